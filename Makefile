@@ -1,0 +1,43 @@
+# Two commands for a newcomer: `make demo` and `make test`. The rest is for developers.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint format bench docs clean
+
+demo: $(VENV)/dev.stamp
+	$(BIN)/eigenbatch demo
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/bench.stamp
+	$(BIN)/python -m benchmarks $(BENCH)
+
+docs: $(VENV)/docs.stamp
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) site build dist runs
+
+# A stamp per set of extras: a second call reinstalls only when a requirement changed.
+$(VENV)/dev.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[dev]'
+	touch $@
+
+$(VENV)/%.stamp: $(VENV)/dev.stamp
+	$(PIP) -e '.[$*]'
+	touch $@

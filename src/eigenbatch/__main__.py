@@ -1,0 +1,19 @@
+"""Entry point of the `eigenbatch` command: says what to install when the command line is absent."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from eigenbatch.cli import app
+    except ModuleNotFoundError as missing:
+        sys.exit(
+            f"the eigenbatch command needs {missing.name}: pip install 'eigenbatch[cli]' "
+            "(the library itself works without)"
+        )
+    app()
+
+
+if __name__ == "__main__":
+    main()

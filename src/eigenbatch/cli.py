@@ -1,0 +1,78 @@
+"""The `eigenbatch` command: parse and call."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from eigenbatch.core.errors import ParameterError, RowError, ShapeError
+from eigenbatch.demo import digit_views
+from eigenbatch.diagnose import Section, describe_pairs, describe_spectrum
+from eigenbatch.files import FileFormatError, load_embeddings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Spectral bands, diagnoses and batch selection for contrastive training.",
+)
+
+Html = Annotated[Path | None, typer.Option("--html", help="Also write the tables as a web page.")]
+
+
+@app.callback()
+def _commands() -> None:
+    """Keep `diagnose` and `demo` commands of their own, however few there are."""
+
+
+@app.command(epilog="Example: eigenbatch diagnose view1.npy --pairs view2.npy --tau 0.2")
+def diagnose(
+    embeddings: Annotated[Path, typer.Argument(help=".npy, .npz, .safetensors or .pt; (rows, d)")],
+    pairs: Annotated[
+        Path | None, typer.Option(help="Positives: row i belongs to row i of EMBEDDINGS.")
+    ] = None,
+    tau: Annotated[float, typer.Option(help="Softmax temperature.")] = 0.1,
+    html: Html = None,
+) -> None:
+    """Gradient, band and spectrum of embeddings on disk. Exit code 2: unusable input."""
+    try:
+        z = load_embeddings(embeddings)
+        if pairs is None:
+            sections = [describe_spectrum(z)]
+        else:
+            sections = describe_pairs(z, load_embeddings(pairs), tau)
+        _show(sections, html)
+    except (FileFormatError, ShapeError, RowError, ParameterError, OSError) as reason:
+        Console(stderr=True).print(f"[bold red]error:[/] {reason}", highlight=False)
+        raise typer.Exit(2) from reason
+
+
+@app.command(epilog="Example: eigenbatch demo --out runs/demo")
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for embeddings and page.")] = Path("runs/demo"),
+) -> None:
+    """Diagnose two augmented views of scikit-learn's digits: real output in a few seconds."""
+    import numpy as np
+
+    out.mkdir(parents=True, exist_ok=True)
+    first, second = out / "view1.npy", out / "view2.npy"
+    for path, view in zip((first, second), digit_views(), strict=True):
+        np.save(path, view.numpy())
+    page = out / "diagnosis.html"
+    command = f"eigenbatch diagnose {first} --pairs {second} --tau 0.1 --html {page}"
+    Console().print(f"$ {command}\n", highlight=False, soft_wrap=True)
+    diagnose(first, second, 0.1, page)
+
+
+def _show(sections: list[Section], html: Path | None) -> None:
+    console = Console(record=html is not None)
+    for section in sections:
+        table = Table("", "value", "meaning", title=section.title, title_justify="left")
+        for line in section.lines:
+            table.add_row(line.name, line.value, line.meaning)
+        console.print(table, "")
+    if html is not None:
+        html.parent.mkdir(parents=True, exist_ok=True)
+        console.save_html(str(html))
+        Console().print(f"page: {html}", highlight=False, soft_wrap=True)

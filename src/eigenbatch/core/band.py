@@ -1,0 +1,180 @@
+"""Bands around the squared anchor gradient gamma_i (Theorem "Gradient-Norm Spectral Band").
+
+The paper's ceilings ("theorem", "proxy", "queue") expand the softmax around uniform weights and are
+loose by up to five orders of magnitude at small tau. "certified" (core/certified.py) starts
+from an identity instead and always holds.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from eigenbatch.core.certified import certified_geometry
+from eigenbatch.core.concentration import queue_ceiling, subgaussian_radius
+from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.downdate import negative_tops
+from eigenbatch.core.errors import ParameterError
+from eigenbatch.core.infonce import infonce
+from eigenbatch.core.precision import accumulated, positive_scalar
+from eigenbatch.core.spectrum import spectrum
+
+Method = Literal["certified", "theorem", "proxy", "queue"]
+Sampling = Literal["independent", "empirical"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchBand:
+    """The band of the batch mean of gamma_i."""
+
+    lower: float
+    measured: float
+    upper: float
+
+    @property
+    def contained(self) -> bool:
+        """Whether the measured mean lies inside, up to rounding."""
+        slack = 1e-6 * self.measured
+        return self.lower <= self.measured + slack and self.measured <= self.upper + slack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Band:
+    """lower <= gamma_i <= upper for each anchor; `terms` sum to the upper band."""
+
+    lower: Tensor  # (n,)
+    measured: Tensor  # (n,) gamma_i
+    upper: Tensor  # (n,)
+    terms: dict[str, Tensor]  # name -> (n,)
+    mean: BatchBand
+
+    @property
+    def contained(self) -> Tensor:
+        """(n,) whether each measured gradient lies inside, up to rounding of its dtype."""
+        slack = 16 * torch.finfo(self.measured.dtype).eps * self.measured
+        return (self.lower <= self.measured + slack) & (self.measured <= self.upper + slack)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSample:
+    """How method="queue" looks at the queue: `size` sampled keys and the radius eps_K."""
+
+    size: int = 4096
+    delta: float = 0.05
+    kappa: float = 1.0
+    constant: float = 1.0
+
+
+@torch.no_grad()
+def gradient_band(
+    contrast: Contrast,
+    tau: float | Tensor,
+    *,
+    method: Method = "certified",
+    directions: int = 1,
+    smoothness: float = 0.5,
+    sampling: Sampling = "independent",
+    max_spectrum: float | None = None,
+    fourth_moment: float | None = None,
+    queue: QueueSample | None = None,
+    generator: torch.Generator | None = None,
+) -> Band:
+    """Lower and upper band of every anchor's squared gradient, and of the batch mean.
+
+    method: "certified" always holds. "theorem" is the paper's with the exact sigma* of each anchor,
+    "proxy" with (M / N-) sigma-hat, "queue" with the top eigenvalue of sampled keys plus eps_K.
+    directions: k, deflated directions of the certified band (0 = per-anchor spectrum alone).
+    smoothness: c of the theorem's third term; `fourth_moment` (C4) replaces c by C4 / N-.
+    sampling: "independent" uses 1/N- in the second term, "empirical" the measured ||zbar-||^2.
+    max_spectrum: use this bound on sigma* instead of computing it ("theorem" and "proxy").
+    """
+    if method not in get_args(Method):
+        raise ParameterError(f"method must be one of {get_args(Method)}, got {method!r}")
+    if sampling not in get_args(Sampling):
+        raise ParameterError(f"sampling must be one of {get_args(Sampling)}, got {sampling!r}")
+    if max_spectrum is not None and method not in ("theorem", "proxy"):
+        raise ParameterError(f'max_spectrum belongs to "theorem" and "proxy", not to {method!r}')
+    values = infonce(contrast, tau)
+    scale = (torch.sigmoid(accumulated(values.log_odds)) / values.tau).square()  # (n,) (eps/tau)^2
+    residual = accumulated(values.softmax_mean) - accumulated(values.positives)  # (n, d) m - z+
+    measured = scale * residual.square().sum(1)  # (n,) gamma_i
+    dtype = values.softmax_mean.dtype
+    if method == "certified":
+        floor, excess = certified_geometry(contrast, values, residual, directions)
+        lower = scale * floor
+        terms = {"measured": measured, "unresolved": scale * excess}
+        return _band(lower, measured, terms, dtype, batch_lower=lower.mean())
+
+    third = smoothness if fourth_moment is None else fourth_moment / contrast.negative_count
+    if not third >= 0:
+        raise ParameterError(f"smoothness and fourth_moment must not be negative, got {third}")
+    if max_spectrum is not None:
+        sigma: Tensor | float = _checked_bound(contrast, max_spectrum)
+    elif method == "theorem":
+        sigma = negative_tops(contrast)  # (n,)
+    elif method == "proxy":
+        candidates = contrast.candidates
+        sigma = len(candidates) / contrast.negative_count * spectrum(candidates).top
+    else:
+        sigma = _sampled_ceiling(contrast.candidates, queue or QueueSample(), generator)
+    independent = 1 / contrast.negative_count
+    noise = independent if sampling == "independent" else accumulated(values.negative_mean_sqnorm)
+    force = 3 * scale  # (n,) 3 eps^2 / tau^2
+    terms = {
+        "softmax_error": force,
+        "sampling": force * noise,
+        "spectral": force * sigma / values.tau**2,
+        "remainder": force * third * sigma**2 / values.tau**4,
+    }
+    margin = -(residual * values.positives).sum(1)  # (n,) 1 - <m, z+>
+    shortfall = scale.sqrt() * margin  # (n,) (1 - rho_i) / tau
+    batch_lower = shortfall.mean().square()  # Jensen
+    return _band(shortfall.square(), measured, terms, dtype, batch_lower=batch_lower)
+
+
+def _sampled_ceiling(
+    candidates: Tensor, queue: QueueSample, generator: torch.Generator | None
+) -> float:
+    """min(1, sigma_Q + eps_K) of a random subset of the keys."""
+    if queue.size < 1:
+        raise ParameterError(f"QueueSample.size must be at least 1, got {queue.size}")
+    size = min(queue.size, len(candidates))
+    device = generator.device if generator is not None else candidates.device
+    chosen = torch.randperm(len(candidates), generator=generator, device=device)[:size]
+    sampled = spectrum(candidates[chosen.to(candidates.device)])
+    radius = subgaussian_radius(
+        size, sampled.stable_rank, delta=queue.delta, kappa=queue.kappa, constant=queue.constant
+    )
+    return queue_ceiling(sampled.top, radius)
+
+
+def _checked_bound(contrast: Contrast, max_spectrum: float) -> float:
+    bound = positive_scalar(max_spectrum, "max_spectrum")
+    largest = negative_tops(contrast).max().item()
+    if bound < largest * (1 - 1e-6):
+        raise ParameterError(
+            f"max_spectrum={bound} is no bound: the largest sigma* of this batch is {largest:.6g}"
+        )
+    return bound
+
+
+def _band(
+    lower: Tensor,
+    measured: Tensor,
+    terms: dict[str, Tensor],
+    dtype: torch.dtype,
+    *,
+    batch_lower: Tensor,
+) -> Band:
+    """Rounding to the working dtype comes last: it is monotone and keeps the order."""
+    upper = torch.stack(list(terms.values())).sum(0)  # (n,)
+    return Band(
+        lower=lower.to(dtype),
+        measured=measured.to(dtype),
+        upper=upper.to(dtype),
+        terms={name: term.to(dtype) for name, term in terms.items()},
+        mean=BatchBand(
+            lower=batch_lower.item(), measured=measured.mean().item(), upper=upper.mean().item()
+        ),
+    )

@@ -1,0 +1,121 @@
+"""Who is contrasted with whom: anchors, keys, positives and negatives of one batch.
+
+n counts embedding rows, not images (section "Notation"). The number of negatives N- is counted
+from the layout, never assumed: 2B - 2 for NT-Xent, n - 1 for CLIP, K or K + n - 1 for MoCo.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from eigenbatch.core.errors import ShapeError
+from eigenbatch.core.precision import check_matrix, unit_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Contrast:
+    """One batch, detached from autograd, rows on the unit sphere.
+
+    The negatives of anchor i are the keys `first_negative ...` except its positive and, where
+    anchors are themselves keys, itself. That is all the mask there is: no (n, m) matrix is kept.
+    """
+
+    anchors: Tensor  # (n, d)
+    keys: Tensor  # (m, d)
+    positive: Tensor  # (n,) index into keys
+    itself: Tensor | None = None  # (n,) index into keys
+    first_negative: int = 0
+
+    @classmethod
+    def paired(cls, z1: Tensor, z2: Tensor) -> Self:
+        """NT-Xent (SimCLR): both views are anchors and keys, self excluded; N- = 2B - 2."""
+        _check_same_shape(z1, "z1", z2, "z2", least=2)
+        pairs = z1.shape[0]
+        rows = torch.cat(_detached_unit_rows(z1=z1, z2=z2))  # (2B, d)
+        itself = torch.arange(2 * pairs, device=rows.device)
+        return cls(anchors=rows, keys=rows, positive=itself.roll(pairs), itself=itself)
+
+    @classmethod
+    def cross(cls, anchors: Tensor, keys: Tensor) -> Self:
+        """CLIP, sentence pairs: anchor i's positive is key i; N- = n - 1."""
+        _check_same_shape(anchors, "anchors", keys, "keys", least=2)
+        rows, others = _detached_unit_rows(anchors=anchors, keys=keys)
+        return cls(anchors=rows, keys=others, positive=torch.arange(len(rows), device=rows.device))
+
+    @classmethod
+    def queued(
+        cls, queries: Tensor, keys: Tensor, queue: Tensor, *, batch_negatives: bool = False
+    ) -> Self:
+        """MoCo: query i's positive is key i, its negatives the queue (K, d); N- = K.
+
+        `batch_negatives=True` adds the other keys of the batch: N- = K + n - 1.
+        """
+        _check_same_shape(queries, "queries", keys, "keys", least=1)
+        check_matrix(queue, "queue")
+        if queue.shape[1] != keys.shape[1]:
+            raise ShapeError(
+                f"queue has dimension {queue.shape[1]} but keys have {keys.shape[1]} "
+                "(MoCo stores its queue as (d, K): pass queue.T)"
+            )
+        rows, own, stored = _detached_unit_rows(queries=queries, keys=keys, queue=queue)
+        return cls(
+            anchors=rows,
+            keys=torch.cat([own, stored]),  # (n + K, d)
+            positive=torch.arange(len(rows), device=rows.device),
+            first_negative=0 if batch_negatives else len(rows),
+        )
+
+    @property
+    def candidates(self) -> Tensor:
+        """(M, d) keys that are a negative of some anchor."""
+        return self.keys[self.first_negative :]
+
+    @property
+    def removed(self) -> tuple[Tensor, ...]:
+        """Per anchor, which candidates are not its negatives: zero, one or two indices (n,)."""
+        if self.first_negative:
+            return ()
+        return (self.positive,) if self.itself is None else (self.itself, self.positive)
+
+    @property
+    def negative_count(self) -> int:
+        """N-, the same for every anchor."""
+        return self.keys.shape[0] - self.first_negative - len(self.removed)
+
+    @property
+    def negatives(self) -> Tensor:
+        """(n, m) boolean mask, built on demand; the library itself never needs it."""
+        mask = torch.ones(
+            len(self.anchors), len(self.keys), dtype=torch.bool, device=self.keys.device
+        )
+        mask[:, : self.first_negative] = False
+        for index in (*self.removed, self.positive):
+            mask.scatter_(1, index[:, None], False)
+        return mask
+
+
+def _check_same_shape(a: Tensor, a_name: str, b: Tensor, b_name: str, *, least: int) -> None:
+    check_matrix(a, a_name)
+    check_matrix(b, b_name)
+    if a.shape != b.shape:
+        raise ShapeError(
+            f"{a_name} has shape {tuple(a.shape)} but {b_name} has {tuple(b.shape)}: "
+            "row i of one is the positive of row i of the other"
+        )
+    if a.shape[0] < least:
+        raise ShapeError(
+            f"{a_name} has {a.shape[0]} rows: at least {least} pairs are needed, "
+            "a single pair has no negatives"
+        )
+
+
+def _detached_unit_rows(**named: Tensor) -> list[Tensor]:
+    """Unit rows of all tensors in their widest working dtype, on one device."""
+    devices = {str(z.device) for z in named.values()}
+    if len(devices) > 1:
+        raise ShapeError(f"{', '.join(named)} are on different devices: {sorted(devices)}")
+    rows = [unit_rows(z.detach(), name) for name, z in named.items()]
+    widest = max((z.dtype for z in rows), key=lambda dtype: dtype.itemsize)
+    return [z.to(widest) for z in rows]

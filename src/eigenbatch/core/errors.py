@@ -1,0 +1,17 @@
+"""What callers may catch. Every error is a `ValueError` that states the contract and the values."""
+
+
+class ShapeError(ValueError):
+    """Tensors whose sizes do not fit together, or too few rows."""
+
+
+class RowError(ValueError):
+    """A row that is no direction: zero, NaN or infinite."""
+
+
+class ParameterError(ValueError):
+    """A scalar or an option outside its range."""
+
+
+class NumericalWarning(UserWarning):
+    """The result is finite but the input was degenerate; the message says what was done."""

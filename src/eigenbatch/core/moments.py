@@ -1,0 +1,59 @@
+"""Additive second moments: what a spectrum needs to know of a batch, mergeable across ranks."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from eigenbatch.core.errors import ShapeError
+from eigenbatch.core.precision import accumulated, finite_rows, no_autocast, unit_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moments:
+    """Sums over rows, so that `a + b` describes both batches together."""
+
+    count: int
+    sum: Tensor  # (d,) sum of z
+    second: Tensor  # (d, d) sum of z z^T
+
+    def __add__(self, other: Self) -> "Moments":
+        if self.sum.shape != other.sum.shape:
+            raise ShapeError(
+                f"moments of dimension {len(self.sum)} and {len(other.sum)} cannot be added"
+            )
+        return Moments(
+            count=self.count + other.count,
+            sum=self.sum + other.sum,
+            second=self.second + other.second,
+        )
+
+    @property
+    def mean(self) -> Tensor:
+        """(d,) mean row."""
+        return self.sum / self.count
+
+    @property
+    def second_moment(self) -> Tensor:
+        """(d, d) Sigma-hat: uncentred; trace one for unit rows."""
+        return self.second / self.count
+
+    @property
+    def covariance(self) -> Tensor:
+        """(d, d) second moment of the centred rows."""
+        return self.second_moment - torch.outer(self.mean, self.mean)
+
+
+@torch.no_grad()
+def moments(z: Tensor, *, normalize: bool = True) -> Moments:
+    """Count, sum and second-moment sum of the rows of z (n, d), unit rows unless told otherwise."""
+    rows = accumulated_rows(z, normalize=normalize)  # (n, d)
+    with no_autocast(rows):
+        return Moments(count=len(rows), sum=rows.sum(0), second=rows.T @ rows)
+
+
+def accumulated_rows(z: Tensor, *, normalize: bool) -> Tensor:
+    """Detached rows in the dtype that sums are formed in."""
+    rows = unit_rows(z.detach()) if normalize else finite_rows(z.detach(), "z")
+    return accumulated(rows)

@@ -1,0 +1,82 @@
+"""Where numbers get their precision: working dtype, accumulation dtype, unit rows.
+
+Half-precision input is worked on in float32. Sums over rows and all eigenvalues are formed in
+float64, except on devices that have none (MPS). Autocast is switched off inside.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from eigenbatch.core.errors import ParameterError, RowError, ShapeError
+
+
+def working_dtype(z: Tensor) -> torch.dtype:
+    """float64 stays, everything narrower becomes float32."""
+    if not z.is_floating_point():
+        raise ParameterError(f"embeddings must be floating point, got {z.dtype}; use z.float()")
+    return torch.float64 if z.dtype == torch.float64 else torch.float32
+
+
+def accumulation_dtype(device: torch.device) -> torch.dtype:
+    """float64 wherever the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def accumulated(x: Tensor) -> Tensor:
+    """`x` in the dtype that sums are formed in."""
+    return x.to(accumulation_dtype(x.device))
+
+
+def no_autocast(z: Tensor) -> torch.autocast:
+    """Matrix products inside this context keep their dtype even in an autocast region."""
+    return torch.autocast(z.device.type, enabled=False)
+
+
+def check_matrix(z: Tensor, name: str, *, least: int = 1) -> None:
+    """Raise unless `z` is a (rows, d) matrix with at least `least` rows."""
+    if z.ndim != 2 or z.shape[1] == 0:
+        raise ShapeError(f"{name} must be a (rows, d) matrix, got shape {tuple(z.shape)}")
+    if z.shape[0] < least:
+        raise ShapeError(f"{name} has {z.shape[0]} rows, at least {least} are needed")
+
+
+def finite_rows(z: Tensor, name: str) -> Tensor:
+    """`z` in the working dtype; raises and names the first row with NaN or infinity."""
+    check_matrix(z, name)
+    z = z.to(working_dtype(z))
+    bad = ~z.detach().abs().amax(1).isfinite()  # (n,)
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        raise RowError(
+            f"row {row} of {name} holds NaN or infinity ({int(bad.sum())} such rows in all): "
+            "did the loss diverge or half precision overflow?"
+        )
+    return z
+
+
+def unit_rows(z: Tensor, name: str = "z") -> Tensor:
+    """Rows of `z` on the unit sphere, in the working dtype; differentiable and idempotent.
+
+    Each row is scaled by its largest entry first, so that no square over- or underflows.
+    """
+    z = finite_rows(z, name)
+    largest = z.detach().abs().amax(1, keepdim=True)  # (n, 1)
+    if (zero := largest.squeeze(1) == 0).any():
+        row = int(zero.nonzero()[0])
+        raise RowError(
+            f"row {row} of {name} is zero and has no direction ({int(zero.sum())} such rows in "
+            "all): is a ReLU or a padding row the last layer?"
+        )
+    z = z / largest
+    length: Tensor = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+    return z / length
+
+
+def positive_scalar(value: float | Tensor, name: str) -> float:
+    """`value` as a finite float above zero; raises ParameterError otherwise."""
+    number = float(value)
+    if not (math.isfinite(number) and number > 0):
+        raise ParameterError(f"{name} must be a finite number above 0, got {number}")
+    return number

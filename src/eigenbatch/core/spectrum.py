@@ -1,0 +1,151 @@
+"""Spectra of embedding clouds and every effective rank under its own name.
+
+The paper's R_eff is the participation ratio 1 / tr(Sigma-hat^2) of the uncentred, trace-one second
+moment; its table "RankMe" uses the entropy form. They differ by a factor on real data, so neither
+is ever called just "effective rank" here.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigenbatch.core.errors import RowError
+from eigenbatch.core.moments import Moments, accumulated_rows
+from eigenbatch.core.precision import check_matrix, no_autocast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Spectrum:
+    """Eigenvalues of a trace-one second moment, largest first."""
+
+    eigenvalues: Tensor  # (d,)
+    count: int  # rows behind it
+
+    @property
+    def top(self) -> float:
+        """sigma-hat = lambda_1, between 1/d and 1."""
+        return self.eigenvalues[0].item()
+
+    @property
+    def participation_ratio(self) -> float:
+        """1 / sum(lambda^2): the paper's R_eff; between 1 and min(n, d)."""
+        return (1 / self.eigenvalues.square().sum()).item()
+
+    @property
+    def entropy_rank(self) -> float:
+        """exp(-sum lambda log lambda): exponential of the entropy of the eigenvalues (RankMe)."""
+        return float(torch.special.entr(self.eigenvalues).sum().exp())
+
+    @property
+    def stable_rank(self) -> float:
+        """tr(Sigma) / lambda_1 = 1 / sigma-hat: never above the participation ratio."""
+        return 1 / self.top
+
+    @property
+    def isotropy_gap(self) -> float:
+        """100 ||Sigma - I/d||_F / ||I/d||_F in percent; sampling alone gives 100 sqrt((d-1)/n)."""
+        return _gap(len(self.eigenvalues), self.eigenvalues.square().sum().item())
+
+    @property
+    def attainable_rank(self) -> int:
+        """min(n, d): the largest value any of the ranks can take."""
+        return min(self.count, len(self.eigenvalues))
+
+
+@torch.no_grad()
+def spectrum(z_or_moments: Tensor | Moments, *, normalize: bool = True) -> Spectrum:
+    """Eigenvalues of the trace-one second moment, by the smaller Gram matrix.
+
+    Rows are put on the unit sphere unless `normalize=False` (then the trace is divided out, as
+    RankMe does with backbone features).
+    """
+    if isinstance(z_or_moments, Moments):
+        gram, count = z_or_moments.second, z_or_moments.count
+        d = len(gram)
+    else:
+        rows = accumulated_rows(z_or_moments, normalize=normalize)  # (n, d)
+        count, d = rows.shape
+        gram = smaller_gram(rows)
+    with no_autocast(gram):
+        values = torch.linalg.eigvalsh(gram).flip(0).clamp(min=0)  # (min(n, d),) descending
+    values = values / _nonzero_trace(values.sum())
+    padding = values.new_zeros(d - len(values))
+    return Spectrum(eigenvalues=torch.cat([values, padding]), count=count)
+
+
+def smaller_gram(rows: Tensor) -> Tensor:
+    """Z Z^T or Z^T Z, whichever is smaller: they share trace, Frobenius norm and eigenvalues."""
+    with no_autocast(rows):
+        return rows @ rows.T if rows.shape[0] < rows.shape[1] else rows.T @ rows
+
+
+def descending_eigh(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (r,) of a Gram matrix, largest first and never negative, and eigenvectors."""
+    with no_autocast(gram):
+        values, vectors = torch.linalg.eigh(gram)
+    return values.flip(0).clamp(min=0), vectors.flip(1)
+
+
+def leading_directions(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` + 1 largest eigenvalues of Z^T Z, and orthonormal eigenvectors (d, count).
+
+    Eigenvalues past min(M, d) are zero, and so is a direction past the rank of the rows.
+    """
+    values, vectors = descending_eigh(smaller_gram(rows))
+    vectors = vectors[:, :count]
+    if len(rows) < rows.shape[1]:
+        with no_autocast(rows):
+            vectors, size = torch.linalg.qr(rows.T @ vectors)  # (d, k), (k, k)
+        vectors = vectors * (size.diagonal().square() > torch.finfo(rows.dtype).eps * values[0])
+    return torch.cat([values, values.new_zeros(1)])[: count + 1], vectors
+
+
+def participation_ratio(z: Tensor, *, unbiased: bool = False, normalize: bool = True) -> float:
+    """R_eff = 1 / tr(Sigma^2) without eigenvalues: (tr H)^2 / ||H||_F^2 on the smaller Gram H.
+
+    `unbiased=True` estimates the population's instead of this sample's (may exceed min(n, d), and
+    is infinite when all rows are orthogonal). `normalize=False` is the paper's general-norm form.
+    """
+    squared_trace = _trace_of_square(z, unbiased=unbiased, normalize=normalize)
+    return math.inf if squared_trace == 0 else 1 / squared_trace
+
+
+def isotropy_gap(z: Tensor, *, unbiased: bool = False, normalize: bool = True) -> float:
+    """The gap delta = 100 sqrt(d tr(Sigma^2) - 1) in percent, without eigenvalues.
+
+    A raw batch of n perfectly isotropic rows shows 100 sqrt((d-1)/n); `unbiased=True` removes that
+    floor. The corrected d tr(Sigma^2) - 1 may fall below zero by chance: the result then carries
+    its sign, so that averages over batches stay near zero.
+    """
+    return _gap(z.shape[1], _trace_of_square(z, unbiased=unbiased, normalize=normalize))
+
+
+@torch.no_grad()
+def _trace_of_square(z: Tensor, *, unbiased: bool, normalize: bool) -> float:
+    """tr(Sigma^2) of the trace-one second moment, of the sample or estimated for the population.
+
+    Unbiased: the mean of <z_i, z_j>^2 over i != j, which is (||G||_F^2 - n) / (n (n - 1)) for unit
+    rows (audit of section "Empirical deviation from isotropy").
+    """
+    check_matrix(z, "z", least=2 if unbiased else 1)
+    rows = accumulated_rows(z, normalize=normalize)  # (n, d)
+    gram = smaller_gram(rows)
+    numerator = gram.square().sum()
+    denominator = _nonzero_trace(gram.trace()).square()
+    if unbiased:
+        diagonal = rows.square().sum(1).square().sum()  # sum of ||z||^4
+        numerator, denominator = (numerator - diagonal).clamp(min=0), denominator - diagonal
+    return (numerator / denominator).item()
+
+
+def _nonzero_trace(trace: Tensor) -> Tensor:
+    if trace == 0:
+        raise RowError("all rows are zero: there is no spectrum")
+    return trace
+
+
+def _gap(d: int, squared_trace: float) -> float:
+    excess = d * squared_trace - 1
+    return math.copysign(100 * math.sqrt(abs(excess)), excess)

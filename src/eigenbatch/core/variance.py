@@ -1,0 +1,55 @@
+"""The variance band of the squared anchor gradient, equation (V).
+
+The printed derivation has gaps (docs/paper-notes.md): the bound is offered as the paper states it,
+next to what was measured, and is not certified.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.downdate import negative_tops
+from eigenbatch.core.errors import ParameterError
+from eigenbatch.core.infonce import infonce
+from eigenbatch.core.precision import accumulated, positive_scalar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VarianceBand:
+    """Var(gamma_i) <= coefficient * sigma + remainder, beside the variance over this batch."""
+
+    coefficient: float  # A(N-, tau)
+    remainder: float  # B_tau
+    sigma: float  # mean of sigma*^(i)
+    measured: float  # variance of gamma_i over anchors
+
+    @property
+    def bound(self) -> float:
+        """A sigma* + B_tau."""
+        return self.coefficient * self.sigma + self.remainder
+
+    @property
+    def contained(self) -> bool:
+        """Whether the measured variance stays below the bound."""
+        return self.measured <= self.bound
+
+
+def variance_coefficient(negative_count: int, tau: float | Tensor) -> float:
+    """A(N-, tau) = 3 / (N- tau^4) (1 - 1/N-)."""
+    if negative_count < 1:
+        raise ParameterError(f"negative_count must be at least 1, got {negative_count}")
+    return 3 / (negative_count * positive_scalar(tau, "tau") ** 4) * (1 - 1 / negative_count)
+
+
+def variance_band(contrast: Contrast, tau: float | Tensor) -> VarianceBand:
+    """Equation (V) with expectations replaced by means over the batch."""
+    values = infonce(contrast, tau)
+    count = contrast.negative_count
+    mean_squared_miss = accumulated(values.miss).square().mean().item()
+    return VarianceBand(
+        coefficient=variance_coefficient(count, tau),
+        remainder=mean_squared_miss * (1 + 1 / count),
+        sigma=negative_tops(contrast).mean().item(),
+        measured=accumulated(values.squared_gradient).var(correction=0).item(),
+    )
