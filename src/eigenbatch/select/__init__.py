@@ -1,0 +1,1 @@
+"""Batch selection: pure callables on a pool of embeddings. No DataLoader, no epochs."""
