@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 .PHONY: demo test lint format bench docs clean
 
-demo: $(VENV)/dev.stamp
+demo: $(VENV)/cli.stamp
 	$(BIN)/eigenbatch demo
 
 test: $(VENV)/dev.stamp
@@ -32,12 +32,10 @@ clean:
 	rm -rf $(VENV) site build dist runs
 
 # A stamp per set of extras: a second call reinstalls only when a requirement changed.
-$(VENV)/dev.stamp: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[dev]'
-	touch $@
-
-$(VENV)/%.stamp: $(VENV)/dev.stamp
+$(VENV)/%.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[$*]'
 	touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("eigenbatch needs Python 3.11 or newer: try make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)

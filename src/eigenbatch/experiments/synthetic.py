@@ -36,4 +36,5 @@ def positives_at_cosine(z: Tensor, cosine: float, *, generator: torch.Generator)
         raise ParameterError(f"cosine must lie in [-1, 1], got {cosine}")
     noise = torch.randn(z.shape, dtype=z.dtype, generator=generator)
     orthogonal = noise - (noise * z).sum(1, keepdim=True) * z  # Gram-Schmidt
-    return cosine * z + (1 - cosine**2) ** 0.5 * unit_rows(orthogonal)
+    height: float = (1 - cosine**2) ** 0.5
+    return cosine * z + height * unit_rows(orthogonal)

@@ -1,0 +1,1 @@
+"""Measurements behind docs/benchmarks.md: ratios of things timed alternately in one run."""
