@@ -16,24 +16,56 @@ from eigenbatch.core.moments import Moments, moments
 from eigenbatch.core.spectrum import Spectrum, isotropy_gap, participation_ratio, spectrum
 from eigenbatch.core.variance import VarianceBand, variance_band, variance_coefficient
 from eigenbatch.core.whitening import whiten
+from eigenbatch.select.builder import BatchBuilder
+from eigenbatch.select.constraints import NoNearDuplicates, OnePerGroup
+from eigenbatch.select.difficulty import Blend, Clustered
+from eigenbatch.select.diversity import frobenius_diversity, rayleigh_scores
+from eigenbatch.select.greedy import Greedy
+from eigenbatch.select.pool import PoolBalanced, PoolMax, PoolMin
+from eigenbatch.select.random import Random
+from eigenbatch.select.schedule import (
+    AfterBatches,
+    IsotropyBelow,
+    RankPlateau,
+    Schedule,
+    Sparingly,
+)
+from eigenbatch.select.selector import Selector, select
 
 __all__ = [
+    "AfterBatches",
     "Band",
     "BatchBand",
+    "BatchBuilder",
+    "Blend",
+    "Clustered",
     "Contrast",
     "Decomposition",
+    "Greedy",
     "InfoNCE",
+    "IsotropyBelow",
     "Moments",
+    "NoNearDuplicates",
     "NumericalWarning",
+    "OnePerGroup",
     "ParameterError",
+    "PoolBalanced",
+    "PoolMax",
+    "PoolMin",
     "QueueSample",
+    "Random",
+    "RankPlateau",
     "RowError",
+    "Schedule",
+    "Selector",
     "ShapeError",
+    "Sparingly",
     "Spectrum",
     "VarianceBand",
     "bernstein_radius",
     "decompose",
     "effective_rank_radius",
+    "frobenius_diversity",
     "gradient_band",
     "infonce",
     "isotropy_gap",
@@ -42,7 +74,9 @@ __all__ = [
     "negative_tops",
     "participation_ratio",
     "queue_ceiling",
+    "rayleigh_scores",
     "sampling_inflation",
+    "select",
     "spectrum",
     "subgaussian_radius",
     "variance_band",

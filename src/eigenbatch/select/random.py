@@ -12,5 +12,6 @@ class Random:
     def __call__(
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
+        """Choose one batch."""
         check_pool(pool, batch_size)
         return shuffled(len(pool), generator, pool.device)[:batch_size]

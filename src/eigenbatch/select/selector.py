@@ -6,31 +6,59 @@ import torch
 from torch import Tensor
 
 from eigenbatch.core.errors import ParameterError, ShapeError
-from eigenbatch.core.precision import check_matrix
+from eigenbatch.core.precision import check_matrix, finite_rows, unit_rows
 
 
 class Selector(Protocol):
     """`batch_size` distinct indices into `pool` (k, d), a LongTensor on the pool's device.
 
-    All randomness comes from `generator`; the global one is never seeded or read when it is given.
+    All randomness comes from `generator`; without one, from torch's global generator.
     """
 
     def __call__(
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """Choose one batch."""
+        ...
 
 
 @runtime_checkable
 class Stateful(Protocol):
     """A selector that remembers earlier pools, and can be saved with the training run."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically."""
+        ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        ...
 
 
-def check_pool(pool: Tensor, batch_size: int) -> None:
-    """Raise unless `batch_size` rows can be chosen from `pool`."""
+@runtime_checkable
+class Bindable(Protocol):
+    """A selector that must know which samples the rows of the pool are (groups, labels)."""
+
+    def bind(self, ids: Tensor) -> Selector:
+        """The same selector for a pool whose row i is sample `ids[i]`."""
+        ...
+
+
+def select(
+    pool: Tensor, batch_size: int, selector: Selector, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Super-batch mode: embed more than a batch, keep the best one. Indices (batch_size,).
+
+    For streams, where no index sampler can exist:
+
+        z = encoder(images)                       # 10 x batch_size rows
+        keep = select(z, batch_size, Greedy())    # then train on images[keep]
+    """
+    return selector(pool.detach(), batch_size, generator=generator)
+
+
+def check_pool(pool: Tensor, batch_size: int) -> Tensor:
+    """The pool in its working dtype; raises unless `batch_size` rows can be chosen from it."""
     check_matrix(pool, "pool")
     if batch_size < 1:
         raise ParameterError(f"batch_size must be at least 1, got {batch_size}")
@@ -39,9 +67,32 @@ def check_pool(pool: Tensor, batch_size: int) -> None:
             f"pool has {len(pool)} rows but batch_size is {batch_size}: a selector needs k >= n "
             "(is drop_last=False leaving a short last pool?)"
         )
+    return finite_rows(pool.detach(), "pool")
+
+
+def unit_pool(pool: Tensor, batch_size: int) -> Tensor:
+    """The rows of a checked pool on the unit sphere."""
+    check_pool(pool, batch_size)
+    return unit_rows(pool.detach(), "pool")
 
 
 def shuffled(count: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
     """A random permutation of `count` indices, drawn where the generator lives; on `device`."""
     source = device if generator is None else generator.device
     return torch.randperm(count, generator=generator, device=source).to(device)
+
+
+def state_of(selector: object) -> dict[str, Any]:
+    """The selector's state, empty for one that has none."""
+    return selector.state_dict() if isinstance(selector, Stateful) else {}
+
+
+def restore(selector: object, state: dict[str, Any]) -> None:
+    """Load a state taken by `state_of` from a selector of the same kind."""
+    if isinstance(selector, Stateful):
+        selector.load_state_dict(state)
+    elif state:
+        raise ParameterError(
+            f"the saved state has {sorted(state)} but {type(selector).__name__} keeps none: "
+            "was it taken from another selector?"
+        )

@@ -1,0 +1,127 @@
+"""Greedy-m on a stream: candidates are offered as they arrive, the builder keeps the best."""
+
+import torch
+from torch import Tensor
+
+from eigenbatch.core.errors import ParameterError, ShapeError
+from eigenbatch.core.precision import accumulated, check_matrix, no_autocast, unit_rows
+from eigenbatch.select.diversity import trace_after_adding
+
+
+class BatchBuilder:
+    """Holds the batch B so far, its trace tr(Sigma_B^2), and up to `probe` waiting candidates.
+
+    Whenever `probe` candidates wait, the one of smallest q_B joins the batch and the others go on
+    waiting, so every pick is the best of `probe`. The source may be a data stream or a MoCo queue.
+
+        builder = BatchBuilder(batch_size=256, probe=64)
+        for ids, z in stream:
+            builder.offer(ids, z)
+            if builder.full:
+                break
+        train_on(builder.ids)
+    """
+
+    def __init__(self, batch_size: int, probe: int = 64) -> None:
+        if batch_size < 1 or probe < 1:
+            raise ParameterError(
+                f"batch_size and probe must be at least 1, got {batch_size} and {probe}"
+            )
+        self.batch_size = batch_size
+        self.probe = probe
+        self._ids: list[int] = []
+        self._trace = 0.0
+        self._batch: Tensor | None = None  # (batch_size, d), first b used
+        self._waiting = torch.empty(0, 0)  # (w, d)
+        self._waiting_ids: list[int] = []
+        self._squares = torch.empty(0)  # (w,) sum over B of <z, z'>^2
+
+    @property
+    def ids(self) -> list[int]:
+        """Ids of the batch so far, in the order they were picked."""
+        return list(self._ids)
+
+    @property
+    def full(self) -> bool:
+        """Whether the batch holds `batch_size` rows."""
+        return len(self._ids) == self.batch_size
+
+    @property
+    def trace(self) -> float:
+        """tr(Sigma_B^2), kept by the one-step lemma."""
+        return self._trace
+
+    @property
+    def participation_ratio(self) -> float:
+        """R_eff of the batch so far."""
+        if not self._ids:
+            raise ParameterError("the batch is empty: it has no effective rank yet")
+        return 1 / self._trace
+
+    @property
+    def scores(self) -> dict[int, float]:
+        """q_B of every waiting candidate, by id."""
+        mean = (self._squares / max(1, len(self._ids))).tolist()
+        return dict(zip(self._waiting_ids, mean, strict=True))
+
+    def offer(self, ids: Tensor, z: Tensor) -> int:
+        """Add candidates (c, d) with their ids (c,); returns how many rows joined the batch.
+
+        Candidates offered after the batch is full are ignored.
+        """
+        check_matrix(z, "z")
+        if ids.shape != (len(z),):
+            raise ShapeError(f"{len(z)} candidates need {len(z)} ids, got {tuple(ids.shape)}")
+        rows = accumulated(unit_rows(z.detach(), "z"))  # (c, d)
+        if self._batch is None:
+            self._batch = rows.new_empty(self.batch_size, rows.shape[1])
+            self._waiting, self._squares = rows[:0], rows.new_empty(0)
+        if rows.shape[1] != self._batch.shape[1]:
+            raise ShapeError(
+                f"candidates have dimension {rows.shape[1]}, the batch {self._batch.shape[1]}"
+            )
+        before, names = len(self._ids), ids.tolist()
+        while names and not self.full:
+            room = self.probe - len(self._waiting_ids)
+            self._wait(names[:room], rows[:room])
+            names, rows = names[room:], rows[room:]
+            if len(self._waiting_ids) == self.probe:
+                self._pick()
+        return len(self._ids) - before
+
+    def finish(self) -> list[int]:
+        """Fill the batch from the candidates still waiting, when the stream has ended."""
+        missing = self.batch_size - len(self._ids)
+        if len(self._waiting_ids) < missing:
+            raise ShapeError(
+                f"the stream ended with {len(self._ids)} picks and {len(self._waiting_ids)} "
+                f"candidates waiting: batch_size {self.batch_size} cannot be filled"
+            )
+        while not self.full:
+            self._pick()
+        return self.ids
+
+    def _wait(self, ids: list[int], rows: Tensor) -> None:
+        assert self._batch is not None
+        with no_autocast(rows):
+            squares = (rows @ self._batch[: len(self._ids)].T).square().sum(1)
+        self._waiting = torch.cat([self._waiting, rows])
+        self._squares = torch.cat([self._squares, squares])
+        self._waiting_ids += ids
+
+    def _pick(self) -> None:
+        assert self._batch is not None
+        best, size = int(self._squares.argmin()), len(self._ids)
+        row = self._waiting[best]
+        if size:
+            score = self._squares[best] / size
+            trace = torch.tensor(self._trace, dtype=torch.float64, device=score.device)
+            self._trace = trace_after_adding(trace, size, score).item()
+        else:
+            self._trace = 1.0
+        self._batch[size] = row
+        self._ids.append(self._waiting_ids.pop(best))
+        others = torch.arange(len(self._waiting), device=row.device) != best
+        with no_autocast(row):
+            self._squares = (self._squares + (self._waiting @ row).square())[others]
+        self._waiting = self._waiting[others]

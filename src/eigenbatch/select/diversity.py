@@ -1,0 +1,32 @@
+"""What Algorithm 2 maximises: Rayleigh scores, Frobenius diversity and the one-step trace lemma."""
+
+from torch import Tensor
+
+from eigenbatch.core.precision import accumulated, no_autocast
+
+
+def rayleigh_scores(candidates: Tensor, batch: Tensor) -> Tensor:
+    """q_B(z) = z^T Sigma_B z = mean over B of <z, z'>^2, for each candidate; (c,)."""
+    candidates, batch = accumulated(candidates), accumulated(batch)
+    with no_autocast(batch):
+        return (candidates @ batch.T).square().mean(1)
+
+
+def frobenius_diversity(candidates: Tensor, batch: Tensor) -> Tensor:
+    """||Sigma_B - z z^T||_F^2 = t_B - 2 q_B(z) + ||z||^4, for each candidate; (c,).
+
+    For unit rows its arg-max is the arg-min of q_B.
+    """
+    batch = accumulated(batch)
+    with no_autocast(batch):
+        trace = (batch @ batch.T).square().sum() / len(batch) ** 2
+    fourth = accumulated(candidates).square().sum(1).square()  # (c,)
+    return trace - 2 * rayleigh_scores(candidates, batch) + fourth
+
+
+def trace_after_adding(trace: Tensor, size: int, score: Tensor) -> Tensor:
+    """tr(Sigma^2) of B with one more unit row (Lemma "One-step trace update").
+
+    `trace` is t_B, `size` b = |B|, `score` q_B(z) of the new row or of several to choose from.
+    """
+    return (size**2 * trace + 2 * size * score + 1) / (size + 1) ** 2

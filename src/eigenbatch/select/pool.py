@@ -1,0 +1,125 @@
+"""Pool policies P1, P2, P3: score random candidate batches by their effective rank, keep one.
+
+The candidates are a random partition of the pool into k // n batches (section "Greedy vs. Pool").
+Scores are trace-only: R = (tr H)^2 / ||H||_F^2 on the smaller Gram of each batch (Algorithm 1).
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eigenbatch.core.errors import ParameterError
+from eigenbatch.core.precision import no_autocast
+from eigenbatch.select.selector import check_pool, shuffled, unit_pool
+
+MEMORY = 1000
+"""Candidate ranks P3 remembers for its running percentiles."""
+
+
+class _Partition:
+    """Shared by the policies: draw the partition, score it, take the batch at `_choice`."""
+
+    def __init__(self, *, normalize: bool = True) -> None:
+        self.normalize = normalize
+
+    def __call__(
+        self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        rows = (unit_pool if self.normalize else check_pool)(pool, batch_size)
+        count = len(rows) // batch_size
+        order = shuffled(len(rows), generator, rows.device)
+        candidates = order[: count * batch_size].view(count, batch_size)  # (c, n)
+        ranks = candidate_ranks(rows[candidates])  # (c,)
+        return candidates[self._choice(ranks, min(batch_size, rows.shape[1]))]
+
+    def _choice(self, ranks: Tensor, attainable: int) -> Tensor:
+        raise AssertionError("a policy defines its choice")
+
+
+class PoolMax(_Partition):
+    """P1, stability: the candidate batch of largest effective rank."""
+
+    def _choice(self, ranks: Tensor, attainable: int) -> Tensor:
+        return ranks.argmax()
+
+
+class PoolMin(_Partition):
+    """P2, update magnitude: the candidate batch of smallest effective rank. Use sparingly."""
+
+    def _choice(self, ranks: Tensor, attainable: int) -> Tensor:
+        return ranks.argmin()
+
+
+class PoolBalanced(_Partition):
+    """P3, balanced: the candidate batch whose rank is closest to a target.
+
+    The target is p10 + fraction (p90 - p10) of the candidate ranks seen lately, or, with `window`,
+    the absolute interval [low, high] (ties inside go to the one nearest its middle).
+    """
+
+    def __init__(
+        self,
+        fraction: float = 0.5,
+        window: tuple[float, float] | None = None,
+        *,
+        normalize: bool = True,
+    ) -> None:
+        super().__init__(normalize=normalize)
+        if not 0 <= fraction <= 1:
+            raise ParameterError(f"fraction must lie in [0, 1], got {fraction}")
+        self.fraction = fraction
+        self.window = None if window is None else check_window(window)
+        self._seen: deque[float] = deque(maxlen=MEMORY)
+
+    def _choice(self, ranks: Tensor, attainable: int) -> Tensor:
+        if self.window is not None:
+            low, high = (min(edge, attainable) for edge in self.window)
+            outside = (ranks - ranks.clamp(low, high)).abs()
+            nearest = outside == outside.min()
+            off_middle = (ranks - (low + high) / 2).abs()
+            return off_middle.masked_fill(~nearest, torch.inf).argmin()
+        self._seen.extend(ranks.tolist())
+        low, high = self.percentiles
+        target = low + self.fraction * (high - low)
+        return (ranks - min(max(target, 1.0), attainable)).abs().argmin()
+
+    @property
+    def percentiles(self) -> tuple[float, float]:
+        """p10 and p90 of the candidate ranks seen lately."""
+        if not self._seen:
+            raise ParameterError("no candidate has been scored yet: there are no percentiles")
+        seen = torch.tensor(list(self._seen), dtype=torch.float64)
+        low, high = torch.quantile(seen, torch.tensor([0.1, 0.9], dtype=torch.float64)).tolist()
+        return low, high
+
+    def state_dict(self) -> dict[str, Any]:
+        """The ranks behind the running percentiles."""
+        return {"seen": list(self._seen)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the percentiles of a saved run."""
+        seen = state.get("seen")
+        if set(state) != {"seen"} or not isinstance(seen, Iterable):
+            raise ParameterError(f"a PoolBalanced state holds 'seen', got {sorted(state)}")
+        self._seen = deque((float(rank) for rank in seen), maxlen=MEMORY)
+
+
+def candidate_ranks(batches: Tensor) -> Tensor:
+    """Participation ratio of each batch (c, n, d), clipped to [1, min(n, d)]; (c,)."""
+    _, n, d = batches.shape
+    other = batches.mT
+    with no_autocast(batches):
+        grams = batches @ other if n < d else other @ batches  # (c, s, s), s = min(n, d)
+    traces = batches.square().sum((1, 2))  # (c,)
+    return (traces.square() / grams.square().sum((1, 2))).clamp(1, min(n, d))
+
+
+def check_window(window: tuple[float, float]) -> tuple[float, float]:
+    """A window of effective ranks, 1 <= low <= high."""
+    low, high = window
+    if not 1 <= low <= high:
+        raise ParameterError(f"a window of effective ranks needs 1 <= low <= high, got {window}")
+    return float(low), float(high)

@@ -1,0 +1,193 @@
+"""The greedy search: one pick at a time, each the best of a probe or of the whole pool.
+
+Letters: k rows of the pool, n rows of the batch, m rows of a probe, b rows picked so far.
+
+`greedy_search` is the general form in torch, on any device and for any ranking. For the common
+case, least squared similarity on a CPU, `least_similar` gives the same picks faster:
+
+- whole pool: the sums r_c of squared similarities to the picks only ever grow, so a value computed
+  earlier is a lower bound. A few rows of smallest r are kept up to date by small products; all
+  others are refreshed, by one large matrix product for many picks, only when one of them could win.
+- probes: rows are visited in random order, m at a time, so that a probe is a contiguous slice.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigenbatch.core.precision import no_autocast
+from eigenbatch.select.diversity import trace_after_adding
+from eigenbatch.select.selector import shuffled
+
+Rows = NDArray[np.floating]
+
+
+@dataclass(slots=True)
+class Standing:
+    """Where the search is: what a ranking may look at."""
+
+    size: int  # b
+    trace: Tensor  # () tr(Sigma_B^2)
+    squares: Tensor  # (k,) sum over B of <z, z'>^2
+    cosines: Tensor  # (k,) sum over B of <z, z'>
+
+
+Ranking = Callable[[Standing], Tensor]
+"""(k,) values of which the smallest is picked next."""
+
+
+def least_squares(standing: Standing) -> Tensor:
+    """Algorithm 2: smallest q_B, so the largest gain in effective rank."""
+    return standing.squares
+
+
+def greedy_search(
+    rows: Tensor,
+    batch_size: int,
+    *,
+    ranking: Ranking = least_squares,
+    probe: int | None = None,
+    generator: torch.Generator | None = None,
+    stop: Callable[[Standing], bool] | None = None,
+) -> Tensor:
+    """Indices of the picks, in order; fewer than `batch_size` only if `stop` says so."""
+    order = shuffled(len(rows), generator, rows.device)  # (k,) not yet picked
+    standing = Standing(
+        size=0,
+        trace=rows.new_zeros(()),
+        squares=rows.new_zeros(len(rows)),
+        cosines=rows.new_zeros(len(rows)),
+    )
+    picked = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    picks: list[Tensor] = []
+    best, order, cursor = order[:1], order[1:], 0
+    with no_autocast(rows):
+        while True:
+            _pick(best, rows, standing)
+            picks.append(best)
+            picked[best] = True
+            if len(picks) == batch_size or (stop is not None and stop(standing)):
+                return torch.cat(picks)
+            values = ranking(standing)
+            if probe is None:
+                best = values.masked_fill(picked, torch.inf).argmin().view(1)
+                continue
+            if cursor and cursor + probe > len(order):  # next pass over what is left
+                order = order[~picked[order]]
+                order, cursor = order[shuffled(len(order), generator, rows.device)], 0
+            candidates = order[cursor : cursor + probe]  # (m,)
+            best = candidates[values[candidates].argmin()].view(1)
+            cursor += probe
+
+
+def _pick(best: Tensor, rows: Tensor, standing: Standing) -> None:
+    """Add one row to B: trace by the one-step lemma, scores of all others in place."""
+    if standing.size:
+        score = standing.squares[best[0]] / standing.size
+        standing.trace = trace_after_adding(standing.trace, standing.size, score)
+    else:
+        standing.trace = torch.ones_like(standing.trace)
+    cosines = rows @ rows[best[0]]  # (k,)
+    standing.cosines += cosines
+    standing.squares += cosines.square_()
+    standing.size += 1
+
+
+def least_similar(
+    rows: Tensor, batch_size: int, *, probe: int | None, generator: torch.Generator | None
+) -> Tensor:
+    """`greedy_search` by `least_squares`, by the fastest means the device has."""
+    if rows.device.type != "cpu":
+        return greedy_search(rows, batch_size, probe=probe, generator=generator)
+    order = shuffled(len(rows), generator, rows.device).numpy()
+    if probe is None:
+        return torch.from_numpy(_whole_pool(rows.numpy(), int(order[0]), batch_size))
+
+    def reshuffle(count: int) -> NDArray[np.int64]:
+        return shuffled(count, generator, rows.device).numpy()
+
+    return torch.from_numpy(_probed(rows.numpy(), order, batch_size, probe, reshuffle))
+
+
+def _whole_pool(rows: Rows, first: int, batch_size: int) -> NDArray[np.int64]:
+    """Arg-min over all rows at each step, by lazy evaluation (exact: scores only grow)."""
+    k = len(rows)
+    picks = np.empty(batch_size, dtype=np.int64)
+    picks[0], count, applied = first, 1, 0
+    squares = np.zeros(k, dtype=rows.dtype)
+    watched = max(64, k // 8)
+    while count < batch_size:
+        squares += _square_sums(rows, rows[picks[applied:count]])
+        squares[picks[applied:count]] = np.inf
+        applied = count
+        # Nothing outside `near` can beat `bound` before the next refresh.
+        near, bound = _smallest(squares, min(watched, k))
+        nearby, scores = rows[near], squares[near]
+        cosines = np.empty_like(scores)
+        while count < batch_size:
+            j = scores.argmin()
+            if scores[j] > bound:
+                break
+            picks[count] = near[j]
+            count += 1
+            np.dot(nearby, nearby[j], out=cosines)
+            np.multiply(cosines, cosines, out=cosines)
+            np.add(scores, cosines, out=scores)
+            scores[j] = np.inf
+        # About a dozen picks between refreshes: enough for a matrix product to pay.
+        if count - applied < 8:
+            watched = min(2 * watched, k)
+        elif count - applied > 24:
+            watched = max(64, watched // 2)
+    return picks
+
+
+def _smallest(squares: Rows, count: int) -> tuple[NDArray[np.intp], float]:
+    """Rows of the `count` smallest values, and the smallest value of all others."""
+    if count >= len(squares):
+        return np.arange(len(squares)), np.inf
+    parted = np.argpartition(squares, count)
+    return np.sort(parted[:count]), float(squares[parted[count]])
+
+
+def _probed(
+    rows: Rows,
+    order: NDArray[np.int64],
+    batch_size: int,
+    probe: int,
+    reshuffle: Callable[[int], NDArray[np.int64]],
+) -> NDArray[np.int64]:
+    """Arg-min over the next `probe` rows of a random order at each step."""
+    ids, left = order[1:], rows[order[1:]]  # (k - 1,), (k - 1, d)
+    picks = np.empty(batch_size, dtype=np.int64)
+    picked = np.empty((batch_size, rows.shape[1]), dtype=rows.dtype)
+    picks[0], picked[0], count, applied = order[0], rows[order[0]], 1, 0
+    squares = np.zeros(len(left), dtype=rows.dtype)
+    while count < batch_size:
+        squares += _square_sums(left, picked[applied:count])
+        applied = count
+        taken = []
+        for start in range(0, max(1, len(left) - probe + 1), probe):
+            block = slice(start, start + probe)
+            scores = squares[block] + _square_sums(left[block], picked[applied:count])
+            best = start + int(scores.argmin())
+            picks[count], picked[count] = ids[best], left[best]
+            taken.append(best)
+            count += 1
+            if count == batch_size:
+                return picks
+        keep = np.delete(np.arange(len(left)), taken)
+        keep = keep[reshuffle(len(keep))]
+        ids, left, squares = ids[keep], left[keep], squares[keep]
+    return picks
+
+
+def _square_sums(rows: Rows, picked: Rows) -> Rows:
+    """Sum over `picked` of squared similarities; (len(rows),)."""
+    cosines = rows @ picked.T
+    sums: Rows = np.einsum("ij,ij->i", cosines, cosines)
+    return sums

@@ -1,0 +1,149 @@
+"""What every selector promises, whatever it does. A new selector is added to the list, no more."""
+
+import pytest
+import torch
+
+from clouds import KINDS, cloud
+from eigenbatch import (
+    AfterBatches,
+    Blend,
+    Clustered,
+    Greedy,
+    IsotropyBelow,
+    NoNearDuplicates,
+    OnePerGroup,
+    ParameterError,
+    PoolBalanced,
+    PoolMax,
+    PoolMin,
+    Random,
+    RankPlateau,
+    RowError,
+    Schedule,
+    ShapeError,
+    Sparingly,
+    select,
+)
+
+SELECTORS = {
+    "random": Random,
+    "p1": PoolMax,
+    "p2": PoolMin,
+    "p3": PoolBalanced,
+    "p3_window": lambda: PoolBalanced(window=(1.05, 1.15)),
+    "p1_general_norm": lambda: PoolMax(normalize=False),
+    "greedy_64": Greedy,
+    "greedy_3": lambda: Greedy(probe=3),
+    "greedy_pool": lambda: Greedy(probe=None),
+    "greedy_window": lambda: Greedy(probe=None, window=(1.0, 1.0)),
+    "greedy_centroid": lambda: Greedy(score="centroid"),
+    "clustered": lambda: Clustered(3),
+    "similar": lambda: Blend(-0.5),
+    "neither": lambda: Blend(0),
+    "diverse": lambda: Blend(0.5),
+    "schedule": Schedule,
+    "schedule_batches": lambda: Schedule(Random(), PoolMax(), AfterBatches(1)),
+    "schedule_isotropy": lambda: Schedule(Random(), Greedy(), IsotropyBelow(1e9)),
+    "schedule_plateau": lambda: Schedule(PoolBalanced(), Greedy(), RankPlateau(span=1, every=1)),
+    "sparingly": lambda: Sparingly(PoolMin(), 2, PoolBalanced()),
+    "no_duplicates": lambda: NoNearDuplicates(Greedy(), 0.999999, shortfall="fill"),
+    "one_per_group": lambda: OnePerGroup(Random(), torch.arange(40), shortfall="fill"),
+}
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(params=SELECTORS, name="make")
+def _make(request):
+    return SELECTORS[request.param]
+
+
+def check(indices, k, n):
+    assert indices.shape == (n,)
+    assert indices.dtype == torch.int64
+    assert len(indices.unique()) == n
+    assert indices.min() >= 0
+    assert indices.max() < k
+
+
+@pytest.mark.filterwarnings("ignore::eigenbatch.NumericalWarning")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [1, 2, 3, 17, 40])
+def test_exactly_batch_size_distinct_indices_from_any_geometry(make, kind, n):
+    check(make()(cloud(kind, 40, 6), n, generator=generator()), 40, n)
+
+
+@pytest.mark.filterwarnings("ignore::eigenbatch.NumericalWarning")
+def test_identical_rows_are_no_special_case(make):
+    check(make()(torch.ones(40, 6), 9, generator=generator()), 40, 9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_narrow_pools_work(make, dtype):
+    check(make()(cloud("random", 40, 6).to(dtype), 9, generator=generator()), 40, 9)
+
+
+def test_the_same_seed_and_pools_give_the_same_batches(make):
+    first, second = make(), make()
+    for seed in range(6):
+        pool = cloud("anisotropic", 40, 6, seed=seed)
+        a = first(pool, 9, generator=generator(seed))
+        assert torch.equal(a, second(pool, 9, generator=generator(seed)))
+
+
+def test_another_seed_gives_another_batch(make):
+    pool = cloud("random", 40, 6)
+    batches = {tuple(make()(pool, 9, generator=generator(s)).tolist()) for s in range(5)}
+    assert len(batches) > 1
+
+
+def test_a_restored_selector_continues_identically(make):
+    original = make()
+    for seed in range(4):
+        original(cloud("anisotropic", 40, 6, seed=seed), 9, generator=generator(seed))
+    restored = make()
+    if hasattr(original, "state_dict"):
+        restored.load_state_dict(original.state_dict())
+    for seed in range(4, 9):
+        pool = cloud("anisotropic", 40, 6, seed=seed)
+        expected = original(pool, 9, generator=generator(seed))
+        assert torch.equal(restored(pool, 9, generator=generator(seed)), expected)
+
+
+def test_the_global_generator_is_left_alone_when_one_is_given(make):
+    before = torch.get_rng_state()
+    make()(cloud("random", 40, 6), 9, generator=generator())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_pool_is_not_changed(make):
+    pool = cloud("random", 40, 6)
+    copy = pool.clone()
+    make()(pool, 9, generator=generator())
+    assert torch.equal(pool, copy)
+
+
+def test_super_batch_mode_is_the_selector_on_detached_rows(make):
+    pool = cloud("random", 40, 6).requires_grad_()
+    chosen = select(pool, 9, make(), generator=generator())
+    assert torch.equal(chosen, make()(pool.detach(), 9, generator=generator()))
+
+
+def test_a_pool_smaller_than_the_batch_raises_with_both_sizes(make):
+    with pytest.raises(ShapeError, match="pool has 40 rows but batch_size is 41"):
+        make()(cloud("random", 40, 6), 41)
+
+
+def test_an_empty_batch_raises(make):
+    with pytest.raises(ParameterError, match="batch_size must be at least 1, got 0"):
+        make()(cloud("random", 40, 6), 0)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_row_that_is_not_finite_raises_and_is_named(make, value):
+    pool = cloud("random", 40, 6)
+    pool[7, 2] = value
+    with pytest.raises(RowError, match="row 7 of"):
+        make()(pool, 9)
