@@ -3,6 +3,7 @@
 python -m benchmarks bands
 """
 
+from pathlib import Path
 from statistics import fmean
 
 import torch
@@ -14,6 +15,7 @@ from eigenbatch.experiments.synthetic import (
     spiked_eigenvalues,
 )
 
+FIGURE = Path(__file__).parent.parent / "docs" / "images" / "bands.png"
 TEMPERATURES = (0.05, 0.1, 0.2, 0.3)
 DIMENSION, PAIRS, BATCHES = 1024, 128, 4
 TOPS = {"1/d": 1 / DIMENSION, "0.3": 0.3, "0.6": 0.6, "0.95": 0.95}
@@ -63,7 +65,8 @@ def main() -> str:
     for tau, top in settings:
         cells = " | ".join(f"{upper[name, tau, top]:,.4g}" for name in BANDS)
         detail.append(f"| {top} | {tau} | {cells} |")
-    return "\n".join(summary + detail)
+    _draw({setting: contrasts[0] for setting, contrasts in batches.items()})
+    return "\n".join([*summary, *detail, "\n![measured gradient and its bands](images/bands.png)"])
 
 
 def _batch(top: float, generator: torch.Generator) -> Contrast:
@@ -85,6 +88,40 @@ def _tightness(contrast: Contrast, tau: float, name: str) -> tuple[float, float,
         (band.lower.mean() / mean).item(),
         int((~band.contained).sum()),
     )
+
+
+def _draw(batches: dict[tuple[float, str], Contrast]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4.2), dpi=110)
+    for x, ((tau, _), contrast) in enumerate(batches.items()):
+        x += x // len(TEMPERATURES) * 0.8
+        paper = gradient_band(contrast, tau, method="theorem").mean
+        band = gradient_band(contrast, tau).mean
+        axes.bar(x, paper.upper - paper.lower, 0.7, paper.lower, color="#E69F00", alpha=0.45)
+        axes.bar(x, band.upper - band.lower, 0.7, band.lower, color="#0072B2")
+        axes.plot(x, band.measured, "o", color="black", markersize=4)
+        axes.text(x, 2e-5, f"{tau}", ha="center", fontsize=7)
+    for group, top in enumerate(TOPS):
+        axes.text(4.8 * group + 1.5, 2.5e-6, f"$\\lambda_1$ = {top}", ha="center", fontsize=9)
+    axes.set_yscale("log")
+    axes.set_ylim(1e-5, 1e9)
+    axes.set_xticks([])
+    axes.set_xlabel("temperature (small print) and top eigenvalue of the batch", labelpad=26)
+    axes.set_ylabel("mean squared anchor gradient")
+    handles = [
+        plt.Line2D([], [], marker="o", color="black", linestyle="", label="measured"),
+        plt.Rectangle((0, 0), 1, 1, color="#0072B2", label="certified band"),
+        plt.Rectangle((0, 0), 1, 1, color="#E69F00", alpha=0.45, label="the paper's band"),
+    ]
+    axes.legend(handles=handles, frameon=False, loc="upper left", fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    FIGURE.parent.mkdir(exist_ok=True)
+    figure.savefig(FIGURE)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,152 @@
+"""The command line as a user or a CI job calls it: output, page and exit code."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from eigenbatch.cli import app
+
+
+@pytest.fixture(autouse=True)
+def narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def saved(path: Path, rows: np.ndarray) -> Path:
+    np.save(path, rows)
+    return path
+
+
+def healthy_files(directory: Path, *, scale: float = 1.0) -> tuple[Path, Path]:
+    generator = np.random.default_rng(0)
+    samples = generator.normal(size=(128, 32))
+    views = [scale * (samples + 0.6 * generator.normal(size=samples.shape)) for _ in range(2)]
+    return saved(directory / "view1.npy", views[0]), saved(directory / "view2.npy", views[1])
+
+
+def test_healthy_pairs_exit_with_zero(tmp_path: Path) -> None:
+    first, second = healthy_files(tmp_path)
+    result = call("diagnose", first, "--pairs", second, "--tau", 0.2)
+    assert result.exit_code == 0, result.output
+    assert "info: healthy" in result.output
+
+
+def test_scaled_rows_are_the_same_embeddings(tmp_path: Path) -> None:
+    first, second = healthy_files(tmp_path, scale=7.0)
+    assert call("diagnose", first, "--pairs", second, "--tau", 0.2).exit_code == 0
+
+
+def test_every_table_is_shown_and_none_is_wider_than_the_terminal(tmp_path: Path) -> None:
+    first, second = healthy_files(tmp_path)
+    output = call("diagnose", first, "--pairs", second).output
+    for title in ("InfoNCE: 256 anchors", "Squared anchor gradient", "Spectrum of 256 rows"):
+        assert title in output
+    for name in ("certified band", "paper's band", "near-duplicate rate", "What if? Predicted"):
+        assert name in output
+    assert max(len(line) for line in output.splitlines()) <= 80
+
+
+def test_a_warning_exits_with_one_and_gives_advice(tmp_path: Path) -> None:
+    first, second = healthy_files(tmp_path)
+    result = call("diagnose", first, "--pairs", second, "--tau", 5)
+    assert result.exit_code == 1
+    assert "warning: temperature too high" in result.output
+    assert "Lower tau" in result.output
+
+
+def test_a_critical_finding_exits_with_one(tmp_path: Path) -> None:
+    rows = 1 + 1e-3 * np.random.default_rng(0).normal(size=(64, 16))
+    result = call("diagnose", saved(tmp_path / "collapsed.npy", rows))
+    assert result.exit_code == 1
+    assert "critical: collapsing" in result.output
+
+
+def test_embeddings_without_pairs_show_their_spectrum(tmp_path: Path) -> None:
+    result = call("diagnose", healthy_files(tmp_path)[0])
+    assert result.exit_code == 0
+    assert "Spectrum of 128 rows in dimension 32" in result.output
+    assert "InfoNCE" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (np.zeros((4, 3)), "row 0 of z is zero"),
+        (np.full((4, 3), np.nan), "holds NaN"),
+        (np.ones((1, 3)), "at least 2 rows"),
+        (np.ones(3), "expected (rows, d)"),
+    ],
+)
+def test_unusable_rows_exit_with_two_and_say_why(tmp_path: Path, rows, reason: str) -> None:
+    result = call("diagnose", saved(tmp_path / "bad.npy", rows))
+    assert result.exit_code == 2
+    assert reason in " ".join(result.stderr.split())
+
+
+def test_a_missing_file_exits_with_two(tmp_path: Path) -> None:
+    result = call("diagnose", tmp_path / "nothing.npy")
+    assert result.exit_code == 2
+    assert "no such file" in " ".join(result.stderr.split())
+
+
+def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "objects.npy"
+    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    assert call("diagnose", path).exit_code == 2
+
+
+def test_views_of_different_sizes_exit_with_two(tmp_path: Path) -> None:
+    first, _ = healthy_files(tmp_path)
+    other = saved(tmp_path / "short.npy", np.ones((5, 32)))
+    result = call("diagnose", first, "--pairs", other)
+    assert result.exit_code == 2
+    assert "positive of row i" in " ".join(result.stderr.split())
+
+
+def test_an_impossible_temperature_exits_with_two(tmp_path: Path) -> None:
+    first, second = healthy_files(tmp_path)
+    assert call("diagnose", first, "--pairs", second, "--tau", 0).exit_code == 2
+
+
+@pytest.mark.parametrize("ending", [".npz", ".safetensors"])
+def test_other_file_formats_give_the_same_tables(tmp_path: Path, ending: str) -> None:
+    first, _ = healthy_files(tmp_path)
+    rows = np.load(first)
+    other = tmp_path / f"view{ending}"
+    if ending == ".npz":
+        np.savez(other, rows)
+    else:
+        from safetensors.numpy import save_file
+
+        save_file({"z": rows}, other)
+    assert call("diagnose", other).output == call("diagnose", first).output
+
+
+def test_the_page_holds_tables_and_diagnoses(tmp_path: Path) -> None:
+    first, second = healthy_files(tmp_path)
+    page = tmp_path / "pages" / "page.html"
+    result = call("diagnose", first, "--pairs", second, "--tau", 5, "--html", page)
+    assert result.exit_code == 1
+    text = page.read_text()
+    assert "certified band" in text
+    assert "temperature too high" in text
+
+
+def test_the_demo_shows_real_warnings_and_still_succeeds(tmp_path: Path) -> None:
+    result = call("demo", "--out", tmp_path / "demo")
+    assert result.exit_code == 0, result.output
+    assert "warning: mean-dominated" in result.output
+    assert (tmp_path / "demo" / "diagnosis.html").is_file()
+
+
+def test_the_command_the_demo_prints_gives_the_exit_code_it_hides(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    call("demo", "--out", out)
+    command = ("diagnose", out / "view1.npy", "--pairs", out / "view2.npy", "--tau", 0.1)
+    assert call(*command).exit_code == 1
