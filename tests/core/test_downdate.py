@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from clouds import KINDS, cloud, unit
 from eigenbatch import ShapeError, leave_out_top_eigenvalues, negative_tops
+from eigenbatch.core.downdate import eigenbasis, top_after_removal
 from layouts import LAYOUTS, contrast
 
 
@@ -88,6 +89,12 @@ def test_negative_tops_equal_brute_force_in_every_layout(layout, kind, dim):
         negatives = c.keys[c.negatives[i]]
         expected.append(torch.linalg.eigvalsh(negatives.T @ negatives / len(negatives))[-1])
     torch.testing.assert_close(negative_tops(c), torch.stack(expected), rtol=1e-9, atol=0)
+
+
+def test_a_device_without_float64_still_gets_what_its_precision_allows():
+    z, positive = unit(cloud("anisotropic", 64, 16)), torch.arange(64).roll(32)
+    tops = top_after_removal(eigenbasis(z.float()), (torch.arange(64), positive)) / 62
+    torch.testing.assert_close(tops.double(), brute_force(z, positive), rtol=1e-4, atol=0)
 
 
 def test_rows_are_normalised_on_entry():

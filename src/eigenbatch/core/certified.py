@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.downdate import RELATIVE_ERROR, negative_tops
+from eigenbatch.core.downdate import negative_tops, pole_guard
 from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.infonce import InfoNCE
 from eigenbatch.core.precision import accumulated, no_autocast
@@ -44,7 +44,8 @@ def certified_geometry(
     concentration = 1 / accumulated(values.effective_negatives)  # (n,) ||q_i||^2
     with no_autocast(candidates):
         if directions == 0:
-            tops = contrast.negative_count * negative_tops(contrast) * (1 + RELATIVE_ERROR)  # (n,)
+            tops = contrast.negative_count * negative_tops(contrast)  # (n,)
+            tops = tops * (1 + 16 * pole_guard(tops.dtype))
             vectors = candidates.new_zeros(candidates.shape[1], 0)
             largest, ceiling = tops.max(), tops * concentration
         else:

@@ -27,13 +27,13 @@ from eigenbatch.core.moments import accumulated_rows
 from eigenbatch.core.precision import accumulated, check_matrix, no_autocast
 from eigenbatch.core.spectrum import descending_eigh, smaller_gram
 
-RELATIVE_ERROR = 2e-11
-"""Bound on the relative error of the eigenvalues found in float64."""
-
-_GUARD = 1e-12  # distance kept from the poles, relative to lambda_1
-_CONVERGED = 1e-13  # last step, relative to lambda_1
 _BLOCK_ELEMENTS = 2**18
 _MAX_STEPS = 200
+
+
+def pole_guard(dtype: torch.dtype) -> float:
+    """Distance kept from the poles, relative to lambda_1; the error is at most 16 times this."""
+    return max(1e-12, 32 * torch.finfo(dtype).eps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,7 +105,7 @@ def top_after_removal(basis: Eigenbasis, removed: tuple[Tensor, ...]) -> Tensor:
 
 def _top_of_downdate(values: Tensor, removed: list[Tensor]) -> Tensor:
     """Top eigenvalue of diag(values) - sum of the rows' outer products, for each row; (b,)."""
-    scale, guard = values[0], _GUARD * values[0]
+    scale, guard = values[0], pole_guard(values.dtype) * values[0]
     first, second, third = torch.cat([values, values.new_zeros(2)])[:3]
     quotient = scale - sum(row[:, 0].square() for row in removed)  # (b,) of v_1: at most mu
     below = torch.zeros_like(quotient, dtype=torch.bool)  # (b,) is mu under lambda_2?
@@ -128,7 +128,7 @@ def _root_between(
     left: Tensor, right: Tensor, start: Tensor, values: Tensor, removed: list[Tensor], flips: int
 ) -> Tensor:
     """The root of phi in (left, right), from `start` at or below it; (b,)."""
-    guard, tolerance = _GUARD * values[0], _CONVERGED * values[0]
+    guard = pole_guard(values.dtype) * values[0]
     roots = start.clone()
     low, high = start, right.expand_as(start)
     trial = torch.where(start > left + guard, start, (left + right) / 2)
@@ -152,7 +152,7 @@ def _root_between(
         middle = (low + high) / 2 - trial
         step = torch.where(stalled, middle, step)
         roots[rows] = trial + step
-        open_rows = (step.abs() > tolerance) & (high - low > 4 * guard)
+        open_rows = (step.abs() > guard / 8) & (high - low > 4 * guard)
         if not open_rows.any():
             return roots
         rows, trial, last_step = rows[open_rows], (trial + step)[open_rows], step[open_rows].abs()
