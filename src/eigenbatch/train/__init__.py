@@ -1,0 +1,1 @@
+"""Training contrastive models with spectrum-aware batches: one loop, small parts."""

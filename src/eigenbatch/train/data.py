@@ -1,0 +1,200 @@
+"""Labelled images: scikit-learn's digits, CIFAR-10/100, any folder or zip in ImageFolder layout.
+
+Every set is a torch `Dataset` of `(image, label)` with the image a uint8 tensor (c, h, w), all of
+one size, and has `labels` (n,) and `classes`. Augmentation happens on batches, in views.py.
+"""
+
+import hashlib
+import io
+import os
+import pickle
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+Split = Literal["train", "test"]
+Sample = tuple[Tensor, int]
+
+
+class DataError(ValueError):
+    """Data that is absent, incomplete or not what it claims to be; the text says what to do."""
+
+
+class ImageArray(Dataset[Sample]):
+    """Images held in memory."""
+
+    def __init__(self, images: Tensor, labels: Tensor, classes: tuple[str, ...]) -> None:
+        self.images = images  # (n, c, h, w) uint8
+        self.labels = labels  # (n,) int64
+        self.classes = classes
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.images[index], int(self.labels[index])
+
+
+def digits(split: Split) -> ImageArray:
+    """1,797 handwritten digits of 8 x 8 pixels from scikit-learn; the last 360 are the test set."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images = torch.from_numpy(bunch.images * (255 / 16)).round().to(torch.uint8)[:, None]
+    labels = torch.from_numpy(bunch.target).long()
+    part = slice(None, -360) if split == "train" else slice(-360, None)
+    return ImageArray(images[part], labels[part], tuple(str(c) for c in range(10)))
+
+
+_CIFAR10 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+    "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
+}
+_CIFAR100 = {
+    "train": "16019d7e3df5f24257cddd939b257f8d",
+    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+    "meta": "7973b15100ade9c7d40fb424638fde48",
+}
+
+
+def cifar10(root: Path, split: Split) -> ImageArray:
+    """The original python batch files under `root`/cifar-10-batches-py."""
+    folder = _cifar_folder(root, "cifar-10-batches-py")
+    names = [f"data_batch_{i}" for i in range(1, 6)] if split == "train" else ["test_batch"]
+    batches = [_unpickle(folder / name, _CIFAR10[name]) for name in names]
+    classes = _unpickle(folder / "batches.meta", _CIFAR10["batches.meta"])["label_names"]
+    return _cifar(batches, "labels", classes)
+
+
+def cifar100(root: Path, split: Split) -> ImageArray:
+    """The original python files under `root`/cifar-100-python, fine labels."""
+    folder = _cifar_folder(root, "cifar-100-python")
+    batches = [_unpickle(folder / split, _CIFAR100[split])]
+    classes = _unpickle(folder / "meta", _CIFAR100["meta"])["fine_label_names"]
+    return _cifar(batches, "fine_labels", classes)
+
+
+def _cifar(batches: list[dict[str, list[int]]], key: str, classes: list[int]) -> ImageArray:
+    images = np.concatenate([np.asarray(batch["data"], dtype=np.uint8) for batch in batches])
+    labels = [label for batch in batches for label in batch[key]]
+    names = tuple(str(name) for name in classes)
+    return ImageArray(torch.from_numpy(images).view(-1, 3, 32, 32), torch.tensor(labels), names)
+
+
+def _cifar_folder(root: Path, name: str) -> Path:
+    folder = root if root.name == name else root / name
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder} does not exist: download the python version of CIFAR from "
+            "https://www.cs.toronto.edu/~kriz/cifar.html, unpack it, and point --data-dir to the "
+            f"folder that holds {name}/"
+        )
+    return folder
+
+
+def _unpickle(path: Path, md5: str) -> dict[str, list[int]]:
+    """The content of a CIFAR file, read only if it is byte for byte the published one."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing: the download or unpacking was incomplete")
+    content = path.read_bytes()
+    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if found != md5:
+        raise DataError(
+            f"{path} has md5 {found}, the published file {md5}: it is damaged or not CIFAR, and "
+            "unknown pickles are never opened. Download it again"
+        )
+    loaded: dict[str, list[int]] = pickle.loads(content, encoding="latin1")
+    return loaded
+
+
+class ImageFolder(Dataset[Sample]):
+    """Pictures in one folder a class, below a directory or inside a zip file.
+
+    The split is the folder "train" or, for tests, "test" or "val"; without such folders the classes
+    are taken from the top. Pictures are turned to RGB, their shorter side scaled to `size` and the
+    middle square cut out, so that batches can be stacked.
+    """
+
+    SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
+
+    def __init__(self, root: Path, split: Split, *, size: int = 64) -> None:
+        self.root, self.size = root, size
+        self._zip: tuple[int, zipfile.ZipFile] | None = None  # process id and its own handle
+        names = sorted(n for n in self._names() if PurePosixPath(n).suffix.lower() in self.SUFFIXES)
+        names = _of_split(names, split)
+        folders = [PurePosixPath(name).parent.name for name in names]
+        self.classes = tuple(sorted(set(folders)))
+        if not names or "" in self.classes:
+            raise DataError(
+                f"{root} holds no pictures in class folders for split {split!r}: expected "
+                f"{split}/CLASS/PICTURE with endings {', '.join(self.SUFFIXES)}"
+            )
+        index = {name: i for i, name in enumerate(self.classes)}
+        self.names = names
+        self.labels = torch.tensor([index[folder] for folder in folders])
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> Sample:
+        from PIL import Image
+
+        name = self.names[index]
+        with Image.open(io.BytesIO(self._read(name))) as picture:
+            image = picture.convert("RGB")
+        scale = self.size / min(image.size)
+        width, height = (max(self.size, round(side * scale)) for side in image.size)
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+        left, top = (width - self.size) // 2, (height - self.size) // 2
+        image = image.crop((left, top, left + self.size, top + self.size))
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)  # (3, size, size)
+        return pixels, int(self.labels[index])
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_zip": None}  # a handle belongs to its process
+
+    def _names(self) -> Iterator[str]:
+        if self.root.is_dir():
+            for folder, _, files in os.walk(self.root, followlinks=True):
+                for file in files:
+                    yield Path(folder, file).relative_to(self.root).as_posix()
+        elif zipfile.is_zipfile(self.root):
+            yield from self._open_zip().namelist()
+        else:
+            raise DataError(
+                f"{self.root} is neither a folder nor a zip file: point --data-dir to pictures in "
+                "ImageFolder layout, train/CLASS/PICTURE"
+            )
+
+    def _read(self, name: str) -> bytes:
+        if self.root.is_dir():
+            return (self.root / name).read_bytes()
+        return self._open_zip().read(name)
+
+    def _open_zip(self) -> zipfile.ZipFile:
+        """The handle of this process: a forked one would share the file position."""
+        if self._zip is None or self._zip[0] != os.getpid():
+            self._zip = os.getpid(), zipfile.ZipFile(self.root)
+        return self._zip[1]
+
+
+def _of_split(names: list[str], split: Split) -> list[str]:
+    """Names below the folder of the split; all of them if there are no such folders."""
+    wanted = ("train",) if split == "train" else ("test", "val")
+    known = ("train", "test", "val")
+    folders = {part for name in names for part in PurePosixPath(name).parts[:-2]}
+    if not folders & set(known):
+        return names
+    choice = next((folder for folder in wanted if folder in folders), None)
+    return [name for name in names if choice in PurePosixPath(name).parts[:-2]]

@@ -1,0 +1,44 @@
+"""Rows of all processes with gradients, so that every loss sees the global batch."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def world() -> tuple[int, int]:
+    """Rank and number of processes; (0, 1) without torch.distributed."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def gather_rows(rows: Tensor) -> Tensor:
+    """(b, ...) of each process -> (world * b, ...), in rank order, differentiable.
+
+    Every process must hold as many rows. The gradient that reaches a process's rows is the sum over
+    the losses of all processes; with DDP's averaging and losses that are means over a process's own
+    anchors, parameters get the gradient of the mean over the global batch.
+    """
+    _, size = world()
+    if size == 1:
+        return rows
+    gathered: Tensor = _Gather.apply(rows)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.count = len(rows)
+        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.contiguous()
+        dist.all_reduce(total)
+        start = dist.get_rank() * ctx.count
+        return total[start : start + ctx.count]

@@ -1,0 +1,139 @@
+"""The one training loop. It knows no method, no selector and no schedule of what to watch."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from eigenbatch.train.methods import Outcome
+
+
+class Views(Protocol):
+    """Two random views of a batch of images."""
+
+    def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Augment twice."""
+        ...
+
+
+class Scheduler(Protocol):
+    """A learning-rate schedule, stepped once an update."""
+
+    def step(self) -> None:
+        """Go on by one update."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Stand there."""
+        ...
+
+
+class Loader(Protocol):
+    """Yields (ids, (images, labels)); its batch sampler takes the epoch."""
+
+    @property
+    def batch_sampler(self) -> Any:
+        """Something with `set_epoch`."""
+        ...
+
+    def __iter__(self) -> Any:
+        """One epoch."""
+        ...
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        ...
+
+
+@dataclass(slots=True)
+class Training:
+    """Where a run stands: what observers look at, and checkpoints save."""
+
+    fabric: Fabric
+    method: nn.Module
+    optimizer: Optimizer
+    scheduler: Scheduler | None
+    loader: Loader
+    epochs: int
+    epoch: int = 0
+    batch: int = 0  # consumed in this epoch
+    step: int = 0  # updates made
+    stop: bool = False  # set by an observer: end after this batch
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One update, for observers."""
+
+    ids: Tensor  # (b,) samples of this process
+    outcome: Outcome
+    seconds: float  # views, forward, backward and update
+    waited: float  # for the loader: reading and selection
+
+
+class Observer:
+    """Watches a run; does nothing by default."""
+
+    def on_start(self, training: Training) -> None:
+        """Called before the first batch."""
+
+    def on_step(self, training: Training, step: Step) -> None:
+        """Called after every update."""
+
+    def on_epoch(self, training: Training) -> None:
+        """Called after every epoch; `training.epoch` counts finished ones."""
+
+    def on_end(self, training: Training) -> None:
+        """Called once at the end, also after an interruption."""
+
+
+def fit(training: Training, views: Views, observers: Sequence[Observer] = ()) -> None:
+    """Train until `training.epochs` epochs are done, from wherever `training` stands."""
+    for observer in observers:
+        observer.on_start(training)
+    try:
+        while training.epoch < training.epochs and not training.stop:
+            training.loader.batch_sampler.set_epoch(training.epoch)
+            training.method.train()
+            for ids, outcome, seconds, waited in _updates(training, views):
+                training.batch += 1
+                training.step += 1
+                step = Step(ids, outcome, seconds, waited)
+                for observer in observers:
+                    observer.on_step(training, step)
+                if training.stop:
+                    return
+            training.epoch, training.batch = training.epoch + 1, 0
+            for observer in observers:
+                observer.on_epoch(training)
+    finally:
+        for observer in observers:
+            observer.on_end(training)
+
+
+def _updates(training: Training, views: Views) -> Iterable[tuple[Tensor, Outcome, float, float]]:
+    """One epoch of updates."""
+    ready = time.perf_counter()
+    for ids, (images, labels) in training.loader:
+        arrived = time.perf_counter()
+        images, labels = (x.to(training.fabric.device) for x in (images, labels))
+        first, second = views(images)
+        training.optimizer.zero_grad(set_to_none=True)
+        outcome: Outcome = training.method(first, second, labels)
+        training.fabric.backward(outcome.loss)
+        training.optimizer.step()
+        if training.scheduler is not None:
+            training.scheduler.step()
+        done = time.perf_counter()
+        detached = outcome._replace(loss=outcome.loss.detach())
+        yield torch.as_tensor(ids), detached, done - arrived, arrived - ready
+        ready = time.perf_counter()

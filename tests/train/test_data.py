@@ -1,0 +1,129 @@
+import hashlib
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+import eigenbatch.train.data as data
+from eigenbatch.train.data import DataError, ImageFolder, cifar10, cifar100, digits
+
+
+def test_digits_are_split_without_overlap_and_keep_their_pixels():
+    train, test = digits("train"), digits("test")
+    assert (len(train), len(test)) == (1437, 360)
+    image, label = train[0]
+    assert image.shape == (1, 8, 8)
+    assert image.dtype == torch.uint8
+    assert image.max() == 255 * 15 // 16
+    assert label == 0
+    assert len(train.labels.unique()) == len(test.labels.unique()) == 10
+
+
+@pytest.fixture(name="fake_cifar")
+def _fake_cifar(tmp_path, monkeypatch):
+    """Batch files in CIFAR's format, with their md5 in the place of the published ones."""
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    sums = {}
+    for i, name in enumerate(data._CIFAR10):
+        if name == "batches.meta":
+            content = {"label_names": [f"class{c}" for c in range(10)]}
+        else:
+            content = {"data": [[i] * 3072, [i + 100] * 3072], "labels": [i, 9]}
+        (folder / name).write_bytes(pickle.dumps(content, protocol=2))
+        sums[name] = hashlib.md5((folder / name).read_bytes()).hexdigest()
+    monkeypatch.setattr(data, "_CIFAR10", sums)
+    return tmp_path
+
+
+def test_cifar_batches_are_joined_in_order(fake_cifar):
+    train = cifar10(fake_cifar, "train")
+    assert train.images.shape == (10, 3, 32, 32)
+    assert train.images[:, 0, 0, 0].tolist() == [0, 100, 1, 101, 2, 102, 3, 103, 4, 104]
+    assert train.labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
+    assert train.classes[3] == "class3"
+    assert len(cifar10(fake_cifar / "cifar-10-batches-py", "test")) == 2
+
+
+class Bomb:
+    def __reduce__(self):
+        return (pytest.fail, ("unpickled",))
+
+
+def test_a_file_that_is_not_the_published_one_is_never_unpickled(fake_cifar):
+    (fake_cifar / "cifar-10-batches-py" / "test_batch").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(DataError, match="unknown pickles are never opened"):
+        cifar10(fake_cifar, "test")
+
+
+def test_missing_cifar_says_where_to_get_it_and_which_flag_points_to_it(tmp_path):
+    with pytest.raises(DataError, match=r"cs\.toronto\.edu.*--data-dir"):
+        cifar100(tmp_path, "train")
+
+
+@pytest.mark.skipif("EIGENBATCH_CIFAR10" not in os.environ, reason="EIGENBATCH_CIFAR10 is not set")
+def test_the_published_cifar10_is_read():
+    train = cifar10(Path(os.environ["EIGENBATCH_CIFAR10"]), "train")
+    assert train.images.shape == (50_000, 3, 32, 32)
+    assert torch.bincount(train.labels).tolist() == [5000] * 10
+    assert train.classes[0] == "airplane"
+
+
+def write_pictures(root):
+    """Two classes, two splits; sizes, modes and formats differ."""
+    for i, name in enumerate(["train/cat/a.png", "train/cat/b.JPEG", "train/dog/c.png",
+                              "val/cat/d.png", "val/dog/e.png"]):  # fmt: skip
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mode, size = ("L", (40, 30)) if i == 1 else ("RGB", (20 + i, 50))
+        Image.new(mode, size, 50 * i if mode == "L" else (50 * i, 0, 0)).save(path)
+    (root / "train" / "cat" / "notes.txt").write_text("not a picture")
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+def test_a_folder_and_a_zip_of_it_are_the_same_data(tmp_path, kind):
+    write_pictures(tmp_path / "pictures")
+    root = tmp_path / "pictures"
+    if kind == "zip":
+        root = tmp_path / "pictures.zip"
+        with zipfile.ZipFile(root, "w") as archive:
+            for path in (tmp_path / "pictures").rglob("*"):
+                archive.write(path, Path("set") / path.relative_to(tmp_path / "pictures"))
+    train, test = ImageFolder(root, "train", size=16), ImageFolder(root, "test", size=16)
+    assert train.classes == test.classes == ("cat", "dog")
+    assert train.labels.tolist() == [0, 0, 1]
+    assert test.labels.tolist() == [0, 1]
+    image, _ = train[2]
+    assert image.shape == (3, 16, 16)
+    assert image[0].float().mean() == 100
+    assert image[1:].max() == 0
+    grey, _ = train[1]
+    assert (grey[0] == grey[2]).all()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_zip_is_read_by_several_workers(tmp_path, workers):
+    write_pictures(tmp_path / "pictures")
+    root = tmp_path / "pictures.zip"
+    with zipfile.ZipFile(root, "w") as archive:
+        for path in (tmp_path / "pictures").rglob("*.png"):
+            archive.write(path, path.relative_to(tmp_path / "pictures"))
+    loader = DataLoader(ImageFolder(root, "train", size=8), batch_size=1, num_workers=workers)
+    assert [int(label) for _, label in loader] == [0, 1]
+
+
+def test_classes_at_the_top_need_no_split_folders(tmp_path):
+    write_pictures(tmp_path)
+    assert len(ImageFolder(tmp_path / "val", "train", size=8)) == 2
+
+
+@pytest.mark.parametrize("name", ["absent", "empty"])
+def test_a_place_without_pictures_says_what_was_expected(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="CLASS/PICTURE"):
+        ImageFolder(tmp_path / name, "train")

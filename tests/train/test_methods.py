@@ -1,0 +1,137 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from eigenbatch import ParameterError, infonce, spectrum, whiten
+from eigenbatch.train.methods import Alternating, MoCo, SimCLR, SupCon
+from eigenbatch.train.objectives import DistanceWeighted, MixedNegatives
+
+
+def linear(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.Tanh()), nn.Linear(16, 8)
+
+
+def batch(seed=0, b=6):
+    generator = torch.Generator().manual_seed(seed)
+    first, second = torch.randn(2, b, 3, 2, 2, generator=generator)
+    return first, second, torch.arange(b) % 3
+
+
+def test_simclr_loss_is_that_of_the_contrast_it_reports():
+    outcome = SimCLR(*linear(), tau=0.2)(*batch())
+    contrast = outcome.contrast()
+    assert contrast.negative_count == 10
+    torch.testing.assert_close(outcome.loss, infonce(contrast, 0.2).loss.mean())
+    assert not outcome.embeddings.requires_grad
+
+
+def test_a_transform_reaches_the_loss_and_the_embeddings():
+    outcome = SimCLR(*linear(), transform=whiten)(*batch(b=32))
+    plain = SimCLR(*linear())(*batch(b=32))
+    assert spectrum(outcome.contrast().keys).top < spectrum(plain.contrast().keys).top
+    outcome.loss.backward()
+
+
+def test_supcon_uses_the_labels():
+    first, second, labels = batch()
+    method = SupCon(*linear())
+    assert method(first, second, labels).loss != method(first, second, torch.arange(6)).loss
+    alone = method(first, second, torch.arange(6)).loss
+    torch.testing.assert_close(alone, SimCLR(*linear())(first, second, labels).loss)
+
+
+def moco(**options):
+    return MoCo(*linear(), queue_size=16, dim=8, **options)
+
+
+def test_the_queue_fills_as_a_ring_of_the_newest_keys():
+    method = moco(momentum=1.0)
+    keys = []
+    for seed in range(5):
+        first, second, labels = batch(seed)
+        method(first, second, labels)
+        with torch.no_grad():
+            z = method.key_head(method.key_encoder(second))
+            keys.append(z / z.norm(dim=1, keepdim=True))
+        assert int(method.fill) == min(16, 6 * (seed + 1))
+    newest = torch.cat(keys)[-16:]
+    stored = sorted(method.queue.tolist())
+    torch.testing.assert_close(torch.tensor(stored), torch.tensor(sorted(newest.tolist())))
+
+
+def test_the_queue_in_warm_up_offers_only_what_it_holds():
+    method = moco()
+    assert method(*batch(0)).contrast().negative_count == 5
+    assert method(*batch(1)).contrast().negative_count == 6
+    outcome = method(*batch(2))
+    assert outcome.contrast().negative_count == 12
+    torch.testing.assert_close(outcome.loss, infonce(outcome.contrast(), 0.2).loss.mean())
+
+
+def test_the_key_encoder_follows_with_momentum_and_gets_no_gradient():
+    method = moco(momentum=0.9)
+    with torch.no_grad():
+        for p in method.encoder.parameters():
+            p.add_(1.0)
+    before = [p.clone() for p in method.key_encoder.parameters()]
+    outcome = method(*batch())
+    outcome.loss.backward()
+    queries = method.encoder.parameters()
+    for slow, old, fast in zip(method.key_encoder.parameters(), before, queries, strict=True):
+        torch.testing.assert_close(slow, 0.9 * old + 0.1 * fast)
+        assert slow.grad is None
+
+
+def test_evaluation_mode_leaves_queue_and_key_encoder_alone():
+    method = moco().eval()
+    method(*batch())
+    assert int(method.fill) == 0
+
+
+@pytest.mark.parametrize("negatives", [MixedNegatives(4), DistanceWeighted(5)])
+def test_negative_side_baselines_train(negatives):
+    method = moco(negatives=negatives)
+    for seed in range(3):
+        method.zero_grad()
+        method(*batch(seed)).loss.backward()
+    assert all(p.grad.isfinite().all() for p in method.encoder.parameters())
+
+
+def test_alternating_whitens_every_second_period():
+    transform = Alternating(period=2)
+    rows = torch.nn.functional.normalize(torch.randn(64, 4) * torch.tensor([5.0, 1, 1, 1]))
+    changed = [not torch.equal(transform(rows), rows) for _ in range(7)]
+    assert changed == [False, False, True, True, False, False, True]
+
+
+def test_bad_values_raise():
+    with pytest.raises(ParameterError, match="tau"):
+        SimCLR(*linear(), tau=0)
+    with pytest.raises(ParameterError, match="queue_size"):
+        MoCo(*linear(), queue_size=0)
+    with pytest.raises(ParameterError, match="period"):
+        Alternating(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SimCLR", "SupCon", "MoCo"])
+def test_gradients_of_two_processes_agree_with_one(tmp_path, name):
+    """The same global batch, split over two gloo processes under DDP."""
+    script = Path(__file__).with_name("two_processes.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    for world in (1, 2):
+        subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone",
+             f"--nproc-per-node={world}", script, name, tmp_path / f"{world}.pt"],
+            env=environment, check=True, timeout=240, capture_output=True,
+        )  # fmt: skip
+    one, two = (torch.load(tmp_path / f"{world}.pt", weights_only=True) for world in (1, 2))
+    for a, b in zip(one, two, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
