@@ -1,26 +1,22 @@
-"""Run under torchrun: gradients of one global batch, averaged over the processes by DDP."""
+"""One of two processes: gradients of one global batch, averaged over both by DDP."""
 
 import sys
 
 import torch
 import torch.distributed as dist
-from test_methods import batch, linear
+from test_methods import METHODS, gradients
 from torch.nn.parallel import DistributedDataParallel
 
-from eigenbatch.train import methods
 
-
-def main(name, path):
-    dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    options = {"queue_size": 64, "dim": 8} if name == "MoCo" else {}
-    method = DistributedDataParallel(getattr(methods, name)(*linear(), **options).double())
-    for seed in range(2):  # the second MoCo batch sees a queue filled by both processes
-        views = [x.chunk(world)[rank] for x in batch(seed, b=16)]
-        method.zero_grad()
-        method(views[0].double(), views[1].double(), views[2]).loss.backward()
-    if rank == 0:
-        torch.save([p.grad for p in method.parameters() if p.grad is not None], path)
+def main(rank, store, path):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
+    found = {
+        name: gradients(DistributedDataParallel(make()), rank=int(rank), world=2)
+        for name, make in METHODS.items()
+    }
+    if rank == "0":
+        torch.save(found, path)
     dist.destroy_process_group()
 
 
