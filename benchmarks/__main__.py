@@ -13,6 +13,7 @@ SECTIONS = {
     "core": "Core",
     "bands": "Tightness of the bands",
     "select": "Batch selection",
+    "sampling": "Embedding cache and sampler",
 }
 
 

@@ -16,6 +16,11 @@ from eigenbatch.core.moments import Moments, moments
 from eigenbatch.core.spectrum import Spectrum, isotropy_gap, participation_ratio, spectrum
 from eigenbatch.core.variance import VarianceBand, variance_band, variance_coefficient
 from eigenbatch.core.whitening import whiten
+from eigenbatch.sampling.cache import EmbeddingCache
+from eigenbatch.sampling.errors import CacheFileError, StateError
+from eigenbatch.sampling.indexed import IndexedDataset
+from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.sampling.selection import Selection
 from eigenbatch.select.builder import BatchBuilder
 from eigenbatch.select.constraints import NoNearDuplicates, OnePerGroup
 from eigenbatch.select.difficulty import Blend, Clustered
@@ -38,10 +43,13 @@ __all__ = [
     "BatchBand",
     "BatchBuilder",
     "Blend",
+    "CacheFileError",
     "Clustered",
     "Contrast",
     "Decomposition",
+    "EmbeddingCache",
     "Greedy",
+    "IndexedDataset",
     "InfoNCE",
     "IsotropyBelow",
     "Moments",
@@ -57,10 +65,13 @@ __all__ = [
     "RankPlateau",
     "RowError",
     "Schedule",
+    "Selection",
     "Selector",
     "ShapeError",
     "Sparingly",
+    "SpectralBatchSampler",
     "Spectrum",
+    "StateError",
     "VarianceBand",
     "bernstein_radius",
     "decompose",

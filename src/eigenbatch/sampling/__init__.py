@@ -1,0 +1,1 @@
+"""The stateful shell around selectors: embedding cache and batch sampler."""

@@ -1,0 +1,84 @@
+"""One pass over an epoch: where it began, what was drawn, and from that where it stands."""
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eigenbatch.sampling.coverage import Coverage
+from eigenbatch.sampling.errors import StateError
+
+
+class EpochPass:
+    """The batches of one epoch, drawn one after the other and written down.
+
+    The state of a pass is its beginning, how many batches were consumed, and the journal of those
+    drawn. The journal is *shared* by all states of the pass, as parameters are by the states of a
+    module: a loader that draws ahead takes the state of a batch when it is drawn, and by the time
+    that batch is trained on and saved, the journal also holds the batches drawn since. So a
+    resumed run repeats them, although it could not choose them again from a newer cache.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        coverage: Coverage,
+        *,
+        batches: int,
+        batch_size: int,
+        selector_state: dict[str, Any],
+    ) -> None:
+        self.epoch, self.coverage = epoch, coverage
+        self.start = coverage.state_dict()
+        self.drawn = 0  # batches handed out
+        self.ended = False  # whether who iterates was told that there are no more
+        self._journal = torch.full((batches, batch_size), -1, dtype=torch.int32)  # -1: not drawn
+        self._selector_state = selector_state  # after the last choice
+
+    @property
+    def finished(self) -> bool:
+        """Whether every batch was handed out."""
+        return self.drawn == len(self._journal)
+
+    @property
+    def recorded(self) -> Tensor | None:
+        """(n,) ids of the next batch, if they were chosen before a resume."""
+        row = self._journal[self.drawn]
+        return row[row >= 0].long() if row[0] >= 0 else None
+
+    def hand_out(self, ids: Tensor) -> None:
+        """The next batch is `ids`."""
+        self.coverage.take(ids.tolist())
+        self._journal[self.drawn, : len(ids)] = ids
+        self.drawn += 1
+
+    def keep_selector_state(self, state: dict[str, Any]) -> None:
+        """Remember the selector as it is after the last choice."""
+        self._selector_state.clear()
+        self._selector_state.update(state)
+
+    def state_dict(self, consumed: int) -> dict[str, Any]:
+        """`consumed` batches are done with; those drawn since are to be repeated."""
+        return {
+            "epoch": self.epoch,
+            "consumed": consumed,
+            "start": self.start,
+            "journal": self._journal,
+            "selector": self._selector_state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Stand where `state` says, with a journal of our own; returns the selector's state."""
+        self.start = deepcopy(state["start"])
+        self.coverage.load_state_dict(self.start)
+        self._journal = state["journal"].clone()
+        self._selector_state = deepcopy(state["selector"])
+        for _ in range(state["consumed"]):
+            if self.finished or (ids := self.recorded) is None:
+                raise StateError(
+                    f"{state['consumed']} batches are said to be consumed but only {self.drawn} "
+                    "are recorded: the state is damaged"
+                )
+            self.hand_out(ids)
+        return self._selector_state

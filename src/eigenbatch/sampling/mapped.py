@@ -1,0 +1,120 @@
+"""The file behind a memory-mapped cache: one header page, the rows, the ticks.
+
+    0     JSON {"format", "version", "size", "dim", "dtype"}, padded with zero bytes
+    4088  int64, number of updates so far
+    4096  rows (size, dim), then, on the next multiple of 64 bytes, ticks (size,) int32
+
+A new file is sparse: a row that was never written takes no disk space.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+from uuid import uuid4
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eigenbatch.sampling.errors import CacheFileError
+
+FORMAT, VERSION = "eigenbatch-cache", 1
+HEADER, CLOCK, ALIGNMENT = 4096, 4088, 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What a cache file holds, and where."""
+
+    size: int
+    dim: int
+    dtype: str  # as in `torch.<dtype>`
+    format: str = FORMAT
+    version: int = VERSION
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of all rows."""
+        itemsize: int = getattr(torch, self.dtype).itemsize
+        return self.size * self.dim * itemsize
+
+    @property
+    def tick_offset(self) -> int:
+        """First byte of the ticks."""
+        return -(-(HEADER + self.row_bytes) // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def file_bytes(self) -> int:
+        """Apparent length of the file."""
+        return self.tick_offset + 4 * self.size
+
+    def header(self) -> bytes:
+        """The first bytes of the file."""
+        return json.dumps(asdict(self)).encode()
+
+
+class MappedRows:
+    """Tensors that live in a file: what is assigned to them is on disk after `flush`."""
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        self._bytes = np.memmap(path, dtype=np.uint8, mode="r+")
+        whole = torch.from_numpy(self._bytes)
+        rows = whole[HEADER : HEADER + layout.row_bytes].view(getattr(torch, layout.dtype))
+        self.rows: Tensor = rows.view(layout.size, layout.dim)
+        self.ticks: Tensor = whole[layout.tick_offset : layout.file_bytes].view(torch.int32)
+        self.clock: Tensor = whole[CLOCK:HEADER].view(torch.int64)  # (1,)
+
+    @classmethod
+    def open_or_create(cls, path: Path, layout: Layout) -> Self:
+        """Map `path`; raises CacheFileError, and leaves the file alone, if it does not fit."""
+        if not path.exists():
+            _create(path, layout)
+        _check(path, layout)
+        return cls(path, layout)
+
+    def flush(self) -> None:
+        """Write changed pages to disk; without it the system does so in its own time."""
+        self._bytes.flush()
+
+
+def _create(path: Path, layout: Layout) -> None:
+    """An empty cache under its final name or none at all; whoever comes second uses the first."""
+    unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        with unfinished.open("xb") as file:
+            file.write(layout.header())
+            file.truncate(layout.file_bytes)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(unfinished, path)  # unlike a rename, never replaces a file others have mapped
+    except FileExistsError:
+        pass
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _check(path: Path, wanted: Layout) -> None:
+    with path.open("rb") as file:
+        header = file.read(CLOCK).rstrip(b"\0")
+    try:
+        found = json.loads(header)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise CacheFileError(f"{path} is not an embedding cache; choose another path")
+    different = [
+        f"{name} {found.get(name)!r}, expected {value!r}"
+        for name, value in asdict(wanted).items()
+        if found.get(name) != value
+    ]
+    if different:
+        raise CacheFileError(
+            f"{path} is a cache with {'; '.join(different)}. It was left untouched: open it with "
+            "its own size, dim and dtype, or choose another path"
+        )
+    if (length := path.stat().st_size) != wanted.file_bytes:
+        raise CacheFileError(
+            f"{path} has {length} bytes, expected {wanted.file_bytes}: was it cut off in a copy?"
+        )

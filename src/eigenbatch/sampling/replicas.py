@@ -1,0 +1,64 @@
+"""What the processes of a distributed run need to agree on."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from eigenbatch.core.errors import ShapeError
+from eigenbatch.core.precision import working_dtype
+
+
+def initialized() -> bool:
+    """Whether a default process group exists."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Which process this is and how many there are; (0, 1) without torch.distributed."""
+    return (dist.get_rank(), dist.get_world_size()) if initialized() else (0, 1)
+
+
+def gathered(
+    ids: Tensor, z: Tensor, dim: int, group: dist.ProcessGroup | None = None
+) -> tuple[Tensor, Tensor]:
+    """The ids and rows of all processes, in order of rank; each may bring another number.
+
+    Shapes are compared before any row is sent, so that a mistake of one process raises in all of
+    them instead of leaving the others waiting.
+    """
+    counts = torch.tensor([_length(ids), *_shape(z)], device=z.device)  # ids, rows, columns
+    shapes = torch.stack(_all_gather(counts, group)).tolist()
+    for rank, (id_count, rows, columns) in enumerate(shapes):
+        if id_count != rows or columns != dim:
+            raise ShapeError(
+                f"rank {rank} brings {id_count} ids and embeddings of shape ({rows}, {columns}); "
+                f"each id needs one row of dimension {dim} "
+                "(-1: ids are no vector of integers, or embeddings no matrix of floats)"
+            )
+    most = max(rows for _, rows, _ in shapes)
+    padded_ids = torch.zeros(most, dtype=torch.int64, device=z.device)
+    padded_z = torch.zeros(most, dim, dtype=working_dtype(z), device=z.device)
+    padded_ids[: len(ids)] = ids.to(z.device)
+    padded_z[: len(z)] = z.detach()
+    kept = [slice(rows) for _, rows, _ in shapes]
+    all_ids = _all_gather(padded_ids, group)
+    all_z = _all_gather(padded_z, group)
+    return (
+        torch.cat([part[own] for part, own in zip(all_ids, kept, strict=True)]),
+        torch.cat([part[own] for part, own in zip(all_z, kept, strict=True)]),
+    )
+
+
+def _all_gather(part: Tensor, group: dist.ProcessGroup | None) -> list[Tensor]:
+    parts = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, part, group=group)
+    return parts
+
+
+def _length(ids: Tensor) -> int:
+    integers = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+    return len(ids) if ids.ndim == 1 and integers else -1
+
+
+def _shape(z: Tensor) -> tuple[int, int]:
+    return (z.shape[0], z.shape[1]) if z.ndim == 2 and z.is_floating_point() else (-1, -1)

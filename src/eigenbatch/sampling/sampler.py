@@ -1,0 +1,269 @@
+"""Spectrum-aware batches for any DataLoader: `DataLoader(dataset, batch_sampler=...)`."""
+
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from copy import deepcopy
+from typing import Any, Literal, get_args
+
+from torch import Tensor
+from torch.utils.data import BatchSampler
+
+from eigenbatch.core.errors import ParameterError, ShapeError
+from eigenbatch.sampling.cache import EmbeddingCache
+from eigenbatch.sampling.coverage import Buffer, Coverage, FreshPools
+from eigenbatch.sampling.epoch_pass import EpochPass
+from eigenbatch.sampling.errors import StateError
+from eigenbatch.sampling.order import BATCH, ShuffledEpochs, generator_of, key
+from eigenbatch.sampling.replicas import rank_and_world
+from eigenbatch.sampling.selection import Request, Selection
+from eigenbatch.select.selector import Selector, restore, state_of
+
+CoverageName = Literal["epoch", "stream", "free"]
+POOL_BATCHES = 10  # the paper's pool
+VERSION = 1
+Choice = tuple[Selection, dict[str, Any]]  # and the state of the selector after it
+
+
+class SpectralBatchSampler(BatchSampler):
+    """Batches of ids that a selector chooses from what the cache knows; no forward passes.
+
+    Selection is on the *global* batch; each process yields its share of it. What is drawn depends
+    on seed, epoch, cache and selector only, so that all processes agree.
+    """
+
+    def __init__(
+        self,
+        cache: EmbeddingCache,
+        batch_size: int,
+        selector: Selector,
+        *,
+        pool_size: int | None = None,
+        coverage: CoverageName = "epoch",
+        seed: int = 0,
+        drop_last: bool = True,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        background: bool = False,
+    ) -> None:
+        """Nothing is drawn before iteration.
+
+        - `pool_size`: candidates for a batch; ten batches, or all the data if that is less
+        - `coverage`: "epoch": every sample once an epoch; "stream": the same across epoch borders;
+          "free": a fresh random pool for each batch
+        - `drop_last=False`: "epoch" ends with a short batch; "stream" and "free" have only full
+          batches, and then one more than fits into the data
+        - `num_replicas`, `rank`: as torch.distributed has them when iteration begins
+        - `background`: choose each batch in a thread while the one before is in use, from the
+          cache as it was when that one was drawn
+        """
+        self._epochs = ShuffledEpochs(cache.size, seed)
+        super().__init__(self._epochs, batch_size, drop_last)
+        if batch_size > cache.size:
+            raise ShapeError(f"batch_size is {batch_size} but the cache has {cache.size} samples")
+        if pool_size is not None and pool_size < batch_size:
+            raise ShapeError(
+                f"pool_size is {pool_size} but batch_size is {batch_size}: a batch is chosen from "
+                f"a pool at least as large (None: {POOL_BATCHES} batches)"
+            )
+        if coverage not in get_args(CoverageName):
+            raise ParameterError(f"coverage must be one of {get_args(CoverageName)}: {coverage!r}")
+        if (num_replicas is None) != (rank is None):
+            raise ParameterError(
+                f"give both num_replicas and rank or neither, got {num_replicas} and {rank}"
+            )
+        self.cache, self.selector = cache, selector
+        self.pool_size = min(pool_size or POOL_BATCHES * batch_size, cache.size)
+        self.coverage, self.background = coverage, background
+        self._replica = None if rank is None or num_replicas is None else (rank, num_replicas)
+        self._check_shards(*self.replica)
+        self.last: Selection | None = None  # of the batch drawn last
+        self._pass: EpochPass | None = None  # begun last
+        # For the next iteration, if the epoch is still the one set when it was prepared:
+        self._prepared: tuple[int, EpochPass] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """What the next iteration is keyed by, beside the seed."""
+        return self._epochs.epoch
+
+    @property
+    def replica(self) -> tuple[int, int]:
+        """Rank and number of processes, as given or as torch.distributed has them now."""
+        return self._replica or rank_and_world()
+
+    @property
+    def max_wait(self) -> int | None:
+        """Batches within which a sample leaves the buffer it entered; None: no bound ("free")."""
+        bounded = self.coverage != "free"
+        return Buffer.max_wait(self.pool_size, self.batch_size) if bounded else None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Shuffle anew from the next iteration on; `.sampler.set_epoch` does the same."""
+        self._epochs.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        whole, rest = divmod(self.cache.size, self.batch_size)
+        return whole if self.drop_last else whole + (rest > 0)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rank, replicas = self.replica
+        self._check_shards(rank, replicas)
+        with closing(self._drawn_ahead() if self.background else self._drawn()) as batches:
+            for ids in batches:
+                yield ids.tensor_split(replicas)[rank].tolist()
+
+    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
+        """Where this epoch stands, for `load_state_dict`.
+
+        `consumed`: batches of this epoch that training is done with, all that were drawn if not
+        given. A DataLoader with workers draws ahead: pass the number of batches it returned, or
+        use torchdata's StatefulDataLoader, which counts for you.
+        """
+        current = self._pass_of_epoch()
+        if consumed is None:
+            consumed, ended = current.drawn, current.ended
+        else:
+            ended = False
+        if not 0 <= consumed <= current.drawn:
+            raise ParameterError(
+                f"consumed must be between 0 and the {current.drawn} batches drawn in epoch "
+                f"{current.epoch}, got {consumed}"
+            )
+        identity = {"version": VERSION, "sampler": self._identity()}
+        return identity | current.state_dict(consumed) | {"ended": ended}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration continue from `state`; on bad input nothing is changed.
+
+        The number of processes may have changed. Restore the cache as well: batches that were not
+        drawn yet are chosen from it.
+        """
+        own = {"version": VERSION, "sampler": self._identity()}
+        if (found := {name: state.get(name) for name in own}) != own:
+            raise StateError(f"this state belongs to a sampler with {found}, this one has {own}")
+        resumed = self._new_pass(state["epoch"])
+        restore(self.selector, resumed.load_state_dict(state))
+        # Of a finished epoch nothing is left to resume: a later one may have been set already.
+        self.set_epoch(max(self.epoch, resumed.epoch) if resumed.finished else resumed.epoch)
+        self._pass = resumed
+        self._prepared = None if state["ended"] else (self.epoch, resumed)
+
+    def _drawn(self) -> Generator[Tensor, None, None]:
+        """Global batches, each chosen when it is asked for."""
+        current = self._begin_pass()
+        while not current.finished:
+            yield self._hand_out(current, self._choose(self._request(current)))
+        current.ended = True
+
+    def _drawn_ahead(self) -> Generator[Tensor, None, None]:
+        """Global batches, each chosen in a thread while the one before is in use.
+
+        The cache is read outside the thread: what is chosen never depends on timing.
+        """
+        current = self._begin_pass()
+        with ThreadPoolExecutor(1, "eigenbatch-selection") as thread:
+
+            def submit() -> Future[Choice | None]:
+                return thread.submit(self._choose, self._request(current))
+
+            choice = None if current.finished else submit()
+            while choice:
+                ids = self._hand_out(current, choice.result())
+                choice = None if current.finished else submit()
+                yield ids
+        current.ended = True
+
+    def _request(self, current: EpochPass) -> Request | None:
+        """What the next choice depends on; None if it was made before a resume."""
+        if current.recorded is not None:
+            return None
+        batch, size = current.drawn, self.batch_size
+        if self.coverage == "epoch":
+            size = min(size, self.cache.size - batch * size)
+        return Request.read(
+            self.cache,
+            current.coverage.candidates(batch, size),
+            epoch=current.epoch,
+            batch=batch,
+            batch_size=size,
+            generator=generator_of(key(BATCH, self._epochs.seed, current.epoch, batch)),
+        )
+
+    def _choose(self, request: Request | None) -> Choice | None:
+        if request is None:
+            return None
+        return request.choose(self.selector), deepcopy(state_of(self.selector))
+
+    def _hand_out(self, current: EpochPass, choice: Choice | None) -> Tensor:
+        if choice is None:
+            self.last, ids = None, current.recorded
+            assert ids is not None
+        else:
+            self.last, selector_state = choice
+            ids = self.last.ids
+            current.keep_selector_state(selector_state)
+        current.hand_out(ids)
+        return ids
+
+    def _begin_pass(self) -> EpochPass:
+        self._pass, self._prepared = self._prepared_pass() or self._new_pass(self.epoch), None
+        return self._pass
+
+    def _prepared_pass(self) -> EpochPass | None:
+        return self._prepared[1] if self._prepared and self._prepared[0] == self.epoch else None
+
+    def _pass_of_epoch(self) -> EpochPass:
+        """The pass that a state is about: prepared or begun, or else prepared now."""
+        if current := self._prepared_pass():
+            return current
+        if self._pass and self._pass.epoch == self.epoch:
+            return self._pass
+        self._prepared = self.epoch, self._new_pass(self.epoch)
+        return self._prepared[1]
+
+    def _new_pass(self, epoch: int) -> EpochPass:
+        return EpochPass(
+            epoch,
+            self._new_coverage(epoch),
+            batches=len(self),
+            batch_size=self.batch_size,
+            selector_state=deepcopy(state_of(self.selector)),
+        )
+
+    def _new_coverage(self, epoch: int) -> Coverage:
+        size, capacity = self.cache.size, self.pool_size
+        if self.coverage == "free":
+            return FreshPools(self._epochs, capacity, epoch=epoch)
+        if self.coverage == "epoch":
+            return Buffer(self._epochs, capacity, start=epoch * size, stop=(epoch + 1) * size)
+        stream = Buffer(self._epochs, capacity, start=epoch * len(self) * self.batch_size)
+        if self._pass and self._pass.epoch == epoch - 1:
+            stream.load_state_dict(self._pass.coverage.state_dict())
+        elif self._pass and self._pass.epoch == epoch:
+            stream.load_state_dict(self._pass.start)
+        return stream
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "size": self.cache.size,
+            "batch_size": self.batch_size,
+            "pool_size": self.pool_size,
+            "coverage": self.coverage,
+            "seed": self._epochs.seed,
+            "drop_last": self.drop_last,
+        }
+
+    def _check_shards(self, rank: int, replicas: int) -> None:
+        if not 0 <= rank < replicas:
+            raise ParameterError(f"rank must be in 0 ... {replicas - 1}, got {rank}")
+        if self.batch_size % replicas:
+            raise ShapeError(
+                f"batch_size is {self.batch_size} for {replicas} processes: it is the global "
+                "batch and must be a multiple of their number"
+            )
+        rest = self.cache.size % self.batch_size
+        if self.coverage == "epoch" and not self.drop_last and 0 < rest < replicas:
+            raise ShapeError(
+                f"the last batch has {rest} samples for {replicas} processes: use drop_last=True"
+            )

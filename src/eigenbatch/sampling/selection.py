@@ -1,0 +1,159 @@
+"""One batch: from candidates and what the cache knows of them to a choice and its statistics."""
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigenbatch.core.errors import ParameterError
+from eigenbatch.core.spectrum import participation_ratio
+from eigenbatch.sampling.cache import EmbeddingCache
+from eigenbatch.sampling.coverage import Candidates
+from eigenbatch.select.selector import Bindable, Selector, shuffled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Selection:
+    """What was chosen for one batch, and from what. Ratios are computed when asked for."""
+
+    epoch: int
+    batch: int  # number within the epoch
+    ids: Tensor  # (n,) the global batch
+    ages: Tensor  # (n,) updates since each was embedded, -1 unknown
+    due: int  # how many were taken because they waited longest
+    seconds: float  # reading the cache and choosing
+    rows: Tensor  # (k, d) known candidates
+    chosen: Tensor  # (<= n,) which of `rows` are in the batch
+    baseline: Tensor  # as many of `rows` at random
+
+    @property
+    def participation_ratio(self) -> float:
+        """R_eff of the batch as cached; NaN if nothing of it is known."""
+        return self._ratio(self.chosen)
+
+    @property
+    def baseline_participation_ratio(self) -> float:
+        """R_eff of as many candidates at random: what the batch would be without selection."""
+        return self._ratio(self.baseline)
+
+    @property
+    def unknown(self) -> int:
+        """How many were taken without an embedding."""
+        return len(self.ids) - len(self.chosen)
+
+    @property
+    def mean_age(self) -> float:
+        """Mean age of the known rows in the batch, in updates; NaN if there are none."""
+        return self.ages[self.ages >= 0].double().mean().item()
+
+    def scalars(self) -> dict[str, float]:
+        """For a logger."""
+        return {
+            "sampler/participation_ratio": self.participation_ratio,
+            "sampler/baseline_participation_ratio": self.baseline_participation_ratio,
+            "sampler/mean_age": self.mean_age,
+            "sampler/unknown": self.unknown,
+            "sampler/seconds": self.seconds,
+        }
+
+    def _ratio(self, index: Tensor) -> float:
+        return participation_ratio(self.rows[index]) if len(index) else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Request:
+    """A batch to be chosen, with all that the choice depends on: no cache, no clock."""
+
+    epoch: int
+    batch: int
+    batch_size: int
+    due: int
+    ids: Tensor  # (k,) candidates, the longest waiting first
+    ages: Tensor  # (k,) -1 unknown
+    rows: Tensor  # embeddings of the known ones, in the same order
+    generator: torch.Generator
+    seconds: float
+
+    @classmethod
+    def read(
+        cls,
+        cache: EmbeddingCache,
+        candidates: Candidates,
+        *,
+        epoch: int,
+        batch: int,
+        batch_size: int,
+        generator: torch.Generator,
+    ) -> "Request":
+        """Copy from the cache what is known of the candidates now."""
+        start = time.perf_counter()
+        ids = candidates.ids
+        ages = cache.age(ids).cpu()
+        rows = cache.get(ids[ages >= 0])
+        return cls(
+            epoch=epoch,
+            batch=batch,
+            batch_size=batch_size,
+            due=candidates.due,
+            ids=ids,
+            ages=ages,
+            rows=rows,
+            generator=generator,
+            seconds=time.perf_counter() - start,
+        )
+
+    def choose(self, selector: Selector) -> Selection:
+        """Those due, then unknown ones at random, then what the selector puts first."""
+        start = time.perf_counter()
+        known = self.ages >= 0  # (k,)
+        strangers = (~known).nonzero().squeeze(1)
+        strangers = strangers[self._shuffled(len(strangers))]
+        seated = list(dict.fromkeys([*range(self.due), *strangers.tolist()]))
+        if len(seated) < self.batch_size:
+            seated = list(dict.fromkeys(seated + self._selected(known, selector).tolist()))
+        batch = torch.tensor(seated[: self.batch_size])  # (n,) positions
+        batch = batch[self._shuffled(len(batch))]  # so that no rank gets all that were due
+        row_of = known.cumsum(0) - 1  # (k,) position -> row
+        chosen = row_of[batch[known[batch]]]
+        return Selection(
+            epoch=self.epoch,
+            batch=self.batch,
+            ids=self.ids[batch],
+            ages=self.ages[batch],
+            due=self.due,
+            rows=self.rows,
+            chosen=chosen,
+            baseline=self._shuffled(len(self.rows))[: len(chosen)],
+            seconds=self.seconds + time.perf_counter() - start,
+        )
+
+    def _selected(self, known: Tensor, selector: Selector) -> Tensor:
+        """Positions of a whole batch of known candidates, or of all if there is nothing to choose.
+
+        The selector always chooses a whole batch from all of them: its aims (a window, a rule) are
+        about batches. Who is seated already is dropped afterwards.
+        """
+        positions = known.nonzero().squeeze(1)
+        if len(positions) <= self.batch_size:
+            return positions[self._shuffled(len(positions))]
+        if isinstance(selector, Bindable):
+            selector = selector.bind(self.ids[positions])
+        index = selector(self.rows, self.batch_size, generator=self.generator).cpu()
+        if index.shape != (self.batch_size,) or not _distinct_below(len(positions), index):
+            raise ParameterError(
+                f"a selector must return {self.batch_size} distinct indices below "
+                f"{len(positions)}, got a tensor of shape {tuple(index.shape)} with values "
+                f"{index.tolist()}"
+            )
+        return positions[index]
+
+    def _shuffled(self, count: int) -> Tensor:
+        return shuffled(count, self.generator, torch.device("cpu"))
+
+
+def _distinct_below(stop: int, index: Tensor) -> bool:
+    ascending = index.sort().values
+    rising = bool((ascending[1:] > ascending[:-1]).all())
+    return rising and int(ascending[0]) >= 0 and int(ascending[-1]) < stop

@@ -1,0 +1,64 @@
+"""Run as a script by test_with_lightning.py: Lightning starts it again for the second process."""
+
+import sys
+from pathlib import Path
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from sampling_toys import LeastSimilar, Numbers, filled_cache
+from torch.utils.data import DataLoader
+
+from eigenbatch.sampling.cache import EmbeddingCache
+from eigenbatch.sampling.indexed import IndexedDataset
+from eigenbatch.sampling.sampler import SpectralBatchSampler
+
+SIZE, BATCH, EPOCHS = 40, 8, 2
+
+
+class Trained(LightningModule):
+    """Notes the ids of every step, and embeds them anew."""
+
+    def __init__(self, cache: EmbeddingCache) -> None:
+        super().__init__()
+        self.cache = cache
+        self.layer = torch.nn.Linear(1, 8)
+        self.batches: list[list[int]] = []
+
+    def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+        ids, items = batch
+        self.batches.append(ids.tolist())
+        z = torch.sin(torch.outer(ids + 1.0, torch.arange(1.0, 9)) * len(self.batches))
+        self.cache.update_synchronized(ids, z)
+        return self.layer(items[:, None].float()).square().mean()
+
+    def train_dataloader(self) -> DataLoader:
+        sampler = SpectralBatchSampler(self.cache, BATCH, LeastSimilar(), pool_size=24)
+        return DataLoader(IndexedDataset(Numbers(SIZE)), batch_sampler=sampler)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def trained(devices: int) -> Trained:
+    """The module after two epochs."""
+    module = Trained(filled_cache(SIZE))
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=devices,
+        strategy="ddp" if devices > 1 else "auto",
+        max_epochs=EPOCHS,
+        use_distributed_sampler=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=False,
+    )
+    trainer.fit(module)
+    return module
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    result = trained(2)
+    saved = {"batches": result.batches, "rows": result.cache.get(range(SIZE))}
+    torch.save(saved, Path(sys.argv[1]) / f"{result.global_rank}.pt")

@@ -1,0 +1,158 @@
+import json
+import multiprocessing
+import os
+
+import numpy as np
+import pytest
+import torch
+from sampling_toys import random_rows
+
+from eigenbatch.core.errors import ParameterError
+from eigenbatch.sampling.cache import DTYPES, EmbeddingCache
+from eigenbatch.sampling.errors import CacheFileError
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_reopened_file_holds_the_same_rows_ages_and_clock(tmp_path, dtype):
+    path = tmp_path / "cache.bin"
+    cache = EmbeddingCache(7, 3, dtype=dtype, path=path)
+    cache.update([0, 6], random_rows(2, 3))
+    cache.update([6], random_rows(1, 3, seed=1))
+    rows, ages = cache.get([0, 6]), cache.age(range(7))
+    cache.flush()
+    del cache
+    reopened = EmbeddingCache(7, 3, dtype=dtype, path=path)
+    assert torch.equal(reopened.get([0, 6]), rows)
+    assert torch.equal(reopened.age(range(7)), ages)
+    reopened.update([0], random_rows(1, 3))
+    assert reopened.age([0, 6]).tolist() == [0, 1]
+
+
+def test_the_file_is_readable_without_this_library(tmp_path):
+    path = tmp_path / "cache.bin"
+    cache = EmbeddingCache(5, 4, dtype=torch.float32, path=path)
+    cache.update([2], torch.tensor([[0.0, 3.0, 0.0, 4.0]]))
+    cache.flush()
+    content = path.read_bytes()
+    header = json.loads(content[:4088].rstrip(b"\0"))
+    assert (header["size"], header["dim"], header["dtype"]) == (5, 4, "float32")
+    rows = np.frombuffer(content, np.float32, 20, offset=4096).reshape(5, 4)
+    np.testing.assert_allclose(rows[2], [0, 0.6, 0, 0.8])
+    np.testing.assert_array_equal(np.frombuffer(content, np.int32, 5, offset=4224), [0, 0, 1, 0, 0])
+
+
+def test_a_mapped_cache_equals_one_in_memory_and_exchanges_states_with_it(tmp_path):
+    mapped = EmbeddingCache(30, 5, path=tmp_path / "a.bin")
+    memory = EmbeddingCache(30, 5)
+    for seed in range(3):
+        ids = torch.randint(30, (20,), generator=torch.Generator().manual_seed(seed))
+        for cache in (mapped, memory):
+            cache.update(ids, random_rows(20, 5, seed=seed))
+    restored = EmbeddingCache(30, 5, path=tmp_path / "b.bin")
+    restored.load_state_dict(memory.state_dict())
+    known = memory.filled.nonzero().squeeze(1)
+    for cache in (mapped, restored):
+        assert torch.equal(cache.get(known), memory.get(known))
+        assert torch.equal(cache.age(range(30)), memory.age(range(30)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"size": 11, "dim": 4}, "size 10, expected 11"),
+        ({"size": 10, "dim": 5}, "dim 4, expected 5"),
+        ({"size": 10, "dim": 4, "dtype": torch.float32}, "dtype 'float16', expected 'float32'"),
+    ],
+)
+def test_a_file_of_another_layout_is_refused_and_left_alone(tmp_path, arguments, text):
+    path = tmp_path / "cache.bin"
+    EmbeddingCache(10, 4, path=path).update([1], random_rows(1, 4))
+    before = path.read_bytes()
+    with pytest.raises(CacheFileError, match=text):
+        EmbeddingCache(**arguments, path=path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_of_another_version_is_refused(tmp_path):
+    path = tmp_path / "cache.bin"
+    EmbeddingCache(10, 4, path=path)
+    content = path.read_bytes().replace(b'"version": 1', b'"version": 9')
+    path.write_bytes(content)
+    with pytest.raises(CacheFileError, match="version 9, expected 1"):
+        EmbeddingCache(10, 4, path=path)
+
+
+@pytest.mark.parametrize("content", [b"", b"notes of last week", b"[1, 2]", bytes(5000)])
+def test_a_file_that_is_no_cache_is_refused_and_left_alone(tmp_path, content):
+    path = tmp_path / "precious.txt"
+    path.write_bytes(content)
+    with pytest.raises(CacheFileError, match="not an embedding cache"):
+        EmbeddingCache(10, 4, path=path)
+    assert path.read_bytes() == content
+
+
+def test_a_truncated_file_is_refused(tmp_path):
+    path = tmp_path / "cache.bin"
+    EmbeddingCache(1000, 4, path=path)
+    os.truncate(path, 5000)
+    with pytest.raises(CacheFileError, match="has 5000 bytes, expected"):
+        EmbeddingCache(1000, 4, path=path)
+
+
+def test_a_failed_creation_leaves_no_file_behind(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        EmbeddingCache(10, 4, path=tmp_path / "cache.bin")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_creates_second_uses_the_file_of_the_first(tmp_path, monkeypatch):
+    path, link = tmp_path / "cache.bin", os.link
+
+    def overtaken(source, target):
+        monkeypatch.setattr(os, "link", link)
+        EmbeddingCache(10, 4, path=target).update([3], random_rows(1, 4))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", overtaken)
+    second = EmbeddingCache(10, 4, path=path)
+    assert second.age([3]).tolist() == [0]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_file_of_many_rows_takes_almost_no_disk_space(tmp_path):
+    """The arithmetic for 100 million rows is in docs/sampler.md; here a tenth of it."""
+    size, dim = 10_000_000, 128
+    path = tmp_path / "cache.bin"
+    cache = EmbeddingCache(size, dim, path=path)
+    ids = torch.tensor([0, size // 2, size - 1])
+    cache.update(ids, random_rows(3, dim))
+    cache.flush()
+    assert path.stat().st_size == 4096 + size * (2 * dim + 4)
+    assert path.stat().st_blocks * 512 < 1_000_000
+    assert cache.age([0, 1, size - 1]).tolist() == [0, -1, 0]
+
+
+def _read(path, connection):
+    connection.send(EmbeddingCache(10, 4, path=path).get([7]).tolist())
+
+
+def test_another_process_sees_an_update_of_the_shared_file(tmp_path):
+    path = tmp_path / "cache.bin"
+    cache = EmbeddingCache(10, 4, path=path)
+    cache.update([7], random_rows(1, 4))
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_read, args=(path, there))
+    process.start()
+    assert here.recv() == cache.get([7]).tolist()
+    process.join()
+
+
+def test_a_mapped_cache_on_another_device_is_refused(tmp_path):
+    with pytest.raises(ParameterError, match="lives on the CPU"):
+        EmbeddingCache(10, 4, device="meta", path=tmp_path / "cache.bin")
+    assert list(tmp_path.iterdir()) == []
