@@ -14,6 +14,7 @@ SECTIONS = {
     "bands": "Tightness of the bands",
     "select": "Batch selection",
     "sampling": "Embedding cache and sampler",
+    "monitor": "Monitor",
 }
 
 

@@ -10,6 +10,7 @@ from torch.nn.functional import normalize
 from benchmarks.core import nt_xent_step
 from benchmarks.timing import alternate
 from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.train.encoders import projection_head, resnet18
 
 TAU = 0.1
 EVERY = 50
@@ -63,7 +64,7 @@ def _against_loss() -> str:
 
 def _against_step() -> str:
     n, d = 1024, 128
-    model = resnet18(d)
+    model = nn.Sequential(resnet18("cifar"), projection_head(512, out=d))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     images = torch.randn(VIEWS, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
@@ -86,41 +87,6 @@ def _against_step() -> str:
         f"**Every {EVERY}th step read, against a ResNet-18 step on {n} views of 32 x 32** "
         f"(float32, one thread; the step is timed on {VIEWS} views and multiplied up): "
         f"{shares[len(shares) // 2]:.5%} ({shares[0]:.5%} ... {shares[-1]:.5%}) of the step."
-    )
-
-
-class Block(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut."""
-
-    def __init__(self, width_in: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(width_in, width, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-            nn.Conv2d(width, width, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(width),
-        )
-        same = stride == 1 and width_in == width
-        self.shortcut = nn.Identity() if same else nn.Conv2d(width_in, width, 1, stride, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features of the next stage."""
-        return torch.relu(self.body(x) + self.shortcut(x))
-
-
-def resnet18(d: int) -> nn.Module:
-    """ResNet-18 with the CIFAR stem and a linear head; torchvision is not needed."""
-    widths = ((64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1))
-    widths += ((128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1))
-    return nn.Sequential(
-        nn.Conv2d(3, 64, 3, 1, 1, bias=False),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-        *(Block(*width) for width in widths),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(512, d),
     )
 
 

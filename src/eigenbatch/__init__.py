@@ -1,6 +1,7 @@
 """Spectral bands, diagnoses and batch selection for contrastive training."""
 
 from eigenbatch.core.band import Band, BatchBand, QueueSample, gradient_band
+from eigenbatch.core.cloud import Cloud, cloud_of
 from eigenbatch.core.concentration import (
     bernstein_radius,
     effective_rank_radius,
@@ -13,9 +14,15 @@ from eigenbatch.core.downdate import leave_out_top_eigenvalues, negative_tops
 from eigenbatch.core.errors import NumericalWarning, ParameterError, RowError, ShapeError
 from eigenbatch.core.infonce import Decomposition, InfoNCE, decompose, infonce
 from eigenbatch.core.moments import Moments, moments
+from eigenbatch.core.prediction import Outlook, Prediction
 from eigenbatch.core.spectrum import Spectrum, isotropy_gap, participation_ratio, spectrum
 from eigenbatch.core.variance import VarianceBand, variance_band, variance_coefficient
 from eigenbatch.core.whitening import whiten
+from eigenbatch.monitor.diagnosis import Diagnosis
+from eigenbatch.monitor.measure import read_batch
+from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.reading import Reading
+from eigenbatch.monitor.stopping import StopOn
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.errors import CacheFileError, StateError
 from eigenbatch.sampling.indexed import IndexedDataset
@@ -44,9 +51,11 @@ __all__ = [
     "BatchBuilder",
     "Blend",
     "CacheFileError",
+    "Cloud",
     "Clustered",
     "Contrast",
     "Decomposition",
+    "Diagnosis",
     "EmbeddingCache",
     "Greedy",
     "IndexedDataset",
@@ -56,13 +65,16 @@ __all__ = [
     "NoNearDuplicates",
     "NumericalWarning",
     "OnePerGroup",
+    "Outlook",
     "ParameterError",
     "PoolBalanced",
     "PoolMax",
     "PoolMin",
+    "Prediction",
     "QueueSample",
     "Random",
     "RankPlateau",
+    "Reading",
     "RowError",
     "Schedule",
     "Selection",
@@ -70,10 +82,13 @@ __all__ = [
     "ShapeError",
     "Sparingly",
     "SpectralBatchSampler",
+    "SpectralMonitor",
     "Spectrum",
     "StateError",
+    "StopOn",
     "VarianceBand",
     "bernstein_radius",
+    "cloud_of",
     "decompose",
     "effective_rank_radius",
     "frobenius_diversity",
@@ -86,6 +101,7 @@ __all__ = [
     "participation_ratio",
     "queue_ceiling",
     "rayleigh_scores",
+    "read_batch",
     "sampling_inflation",
     "select",
     "spectrum",

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from eigenbatch.core.errors import ParameterError, RowError, ShapeError
 from eigenbatch.demo import digit_views
-from eigenbatch.diagnose import Section, describe_pairs, describe_spectrum
+from eigenbatch.diagnose import Report, describe_cloud, describe_pairs
 from eigenbatch.files import FileFormatError, load_embeddings
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 
 Html = Annotated[Path | None, typer.Option("--html", help="Also write the tables as a web page.")]
+STYLES = {"critical": "bold red", "warning": "yellow", "info": "green"}
 
 
 @app.callback()
@@ -35,17 +37,18 @@ def diagnose(
     tau: Annotated[float, typer.Option(help="Softmax temperature.")] = 0.1,
     html: Html = None,
 ) -> None:
-    """Gradient, band and spectrum of embeddings on disk. Exit code 2: unusable input."""
+    """What embeddings on disk say about their gradient, and what to do about it.
+
+    Exit code 0: healthy; 1: a warning; 2: unusable input.
+    """
     try:
-        z = load_embeddings(embeddings)
-        if pairs is None:
-            sections = [describe_spectrum(z)]
-        else:
-            sections = describe_pairs(z, load_embeddings(pairs), tau)
-        _show(sections, html)
+        report = _report(embeddings, pairs, tau)
+        _show(report, html)
     except (FileFormatError, ShapeError, RowError, ParameterError, OSError) as reason:
         Console(stderr=True).print(f"[bold red]error:[/] {reason}", highlight=False)
         raise typer.Exit(2) from reason
+    if not report.healthy:
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: eigenbatch demo --out runs/demo")
@@ -62,16 +65,27 @@ def demo(
     page = out / "diagnosis.html"
     command = f"eigenbatch diagnose {first} --pairs {second} --tau 0.1 --html {page}"
     Console().print(f"$ {command}\n", highlight=False, soft_wrap=True)
-    diagnose(first, second, 0.1, page)
+    _show(_report(first, second, 0.1), page)
 
 
-def _show(sections: list[Section], html: Path | None) -> None:
+def _report(embeddings: Path, pairs: Path | None, tau: float) -> Report:
+    z = load_embeddings(embeddings)
+    return describe_cloud(z) if pairs is None else describe_pairs(z, load_embeddings(pairs), tau)
+
+
+def _show(report: Report, html: Path | None) -> None:
     console = Console(record=html is not None)
-    for section in sections:
+    for section in report.sections:
         table = Table("", "value", "meaning", title=section.title, title_justify="left")
         for line in section.lines:
             table.add_row(line.name, line.value, line.meaning)
         console.print(table, "")
+    for one in report.diagnoses:
+        console.print(Text(f"{one.severity}: {one.name}", STYLES[one.severity]))
+        reasons = Table.grid(padding=(0, 2))
+        reasons.add_row("", "because", Text(one.evidence))
+        reasons.add_row("", "advice", Text(one.advice))
+        console.print(reasons, "")
     if html is not None:
         html.parent.mkdir(parents=True, exist_ok=True)
         console.save_html(str(html))

@@ -1,14 +1,19 @@
-"""What one batch of embeddings says about its gradient: titled rows of name, value and meaning."""
+"""Embeddings on disk as a person reads them: titled rows of name, value and meaning."""
 
-import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from eigenbatch.core.band import gradient_band
+from eigenbatch.core.band import BatchBand
+from eigenbatch.core.cloud import Cloud, cloud_of
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.infonce import infonce
-from eigenbatch.core.spectrum import isotropy_gap, participation_ratio, spectrum
+from eigenbatch.core.moments import moments
+from eigenbatch.monitor.diagnose import diagnose_cloud
+from eigenbatch.monitor.diagnosis import Diagnosis
+from eigenbatch.monitor.measure import read_batch
+from eigenbatch.monitor.reading import Reading
+from eigenbatch.monitor.thresholds import SATURATED_ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,71 +33,138 @@ class Section:
     lines: tuple[Line, ...]
 
 
-def describe_pairs(z1: Tensor, z2: Tensor, tau: float) -> list[Section]:
-    """Gradient, band and spectrum of an NT-Xent batch at temperature tau."""
-    contrast = Contrast.paired(z1, z2)
-    return [
-        _gradient(contrast, tau),
-        _bands(contrast, tau),
-        describe_spectrum(contrast.keys),
-    ]
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `eigenbatch diagnose` shows."""
+
+    sections: tuple[Section, ...]
+    diagnoses: tuple[Diagnosis, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is worse than a remark."""
+        return all(one.severity == "info" for one in self.diagnoses)
 
 
-def describe_spectrum(z: Tensor) -> Section:
-    """Every effective rank of the rows under its own name."""
-    cloud = spectrum(z)
-    n, d = z.shape
-    most = cloud.attainable_rank
+def describe_pairs(z1: Tensor, z2: Tensor, tau: float) -> Report:
+    """Gradient, bands, spectrum and predictions of an NT-Xent batch at temperature tau."""
+    reading = read_batch(Contrast.paired(z1, z2), tau)
+    sections = (
+        _softmax(reading),
+        _gradient(reading),
+        _spectrum(reading.cloud, torch.cat([z1, z2])),
+        _negatives(reading),
+        _what_if(reading),
+    )
+    return Report(sections, reading.diagnoses)
+
+
+def describe_cloud(z: Tensor) -> Report:
+    """Spectrum of embeddings without positives."""
+    cloud = cloud_of(moments(z))
+    return Report((_spectrum(cloud, z),), diagnose_cloud(cloud))
+
+
+def _softmax(reading: Reading) -> Section:
+    softmax = reading.softmax
+    return Section(
+        f"InfoNCE: {reading.anchors} anchors, {softmax.negatives} negatives, tau = {softmax.tau:g}",
+        (
+            Line("loss", f"{softmax.loss:.4f}", f"{softmax.chance_loss:.3f} at chance"),
+            Line("miss (1 - p of positive)", f"{softmax.miss:.4f}", "0 = solved, 1 = lost"),
+            Line(
+                "alignment rho",
+                f"{softmax.alignment:.4f}",
+                f"above {SATURATED_ALIGNMENT} the gradient fades",
+            ),
+            Line("positive similarity", f"{softmax.positive_similarity:.4f}", "mean cosine"),
+            Line(
+                "effective negatives",
+                f"{softmax.effective_negatives:.1f}",
+                f"of {softmax.negatives}",
+            ),
+        ),
+    )
+
+
+def _gradient(reading: Reading) -> Section:
+    gradient = reading.gradient
+    variance = gradient.variance
+    return Section(
+        "Squared anchor gradient, batch mean",
+        (
+            Line("measured", f"{gradient.measured:.4g}", "= force x geometry"),
+            Line("force", f"{gradient.force:.4g}", "(miss / tau)^2"),
+            Line("geometry", f"{gradient.geometry:.4f}", "||m - z+||^2, at most 4"),
+            _band("certified band", gradient.certified),
+            _band("paper's band", gradient.paper),
+            Line(
+                "variance over anchors",
+                f"{variance.measured:.4g}",
+                f"paper's bound {variance.bound:.4g}, not certified",
+            ),
+        ),
+    )
+
+
+def _band(name: str, band: BatchBand) -> Line:
+    looseness = f"{band.upper / band.measured:,.2f}x" if band.measured else "no gradient"
+    return Line(name, f"[{band.lower:.4g}, {band.upper:.4g}]", f"ceiling / measured {looseness}")
+
+
+def _spectrum(cloud: Cloud, z: Tensor) -> Section:
+    norms = torch.linalg.vector_norm(z, dim=1)
+    lengths = f"{norms.min():.3g} ... {norms.max():.3g}"
+    n, d, most = cloud.count, cloud.dimension, cloud.attainable_rank
+    noise = 100 * ((d - 1) / n) ** 0.5
     return Section(
         f"Spectrum of {n} rows in dimension {d}",
         (
-            Line("sigma-hat (top eigenvalue)", f"{cloud.top:.4f}", f"{1 / d:.4f} if isotropic, 1 if collapsed"),
-            Line("participation ratio", f"{cloud.participation_ratio:.1f}", f"the paper's R_eff, at most {most}"),
+            Line("row norms", lengths, "put on the sphere first"),
+            Line("sigma-hat", f"{cloud.sigma_hat:.4f}", f"{1 / d:.4f} isotropic, 1 collapsed"),
+            Line("share of the mean in it", f"{cloud.mean_share:.1%}", "shared by all rows"),
             Line(
-                "participation ratio, unbiased",
-                f"{participation_ratio(z, unbiased=True):.1f}",
-                "of the population behind this sample",
+                "participation ratio",
+                f"{cloud.participation_ratio:.1f}",
+                f"the paper's R_eff, at most {most}",
             ),
+            Line("  unbiased", f"{cloud.participation_ratio_unbiased:.1f}", "of the population"),
             Line("entropy rank (RankMe)", f"{cloud.entropy_rank:.1f}", f"at most {most}"),
-            Line("stable rank (1 / sigma-hat)", f"{cloud.stable_rank:.1f}", f"at most {most}"),
-            Line("isotropy gap, raw", f"{cloud.isotropy_gap:.1f} %", f"{100 * ((d - 1) / n) ** 0.5:.1f} % from sampling alone"),
             Line(
-                "isotropy gap, unbiased",
-                f"{isotropy_gap(z, unbiased=True):.1f} %",
-                "sampling noise removed; 0 if isotropic",
+                "  centred",
+                f"{cloud.centred_entropy_rank:.1f}",
+                f"at most {cloud.attainable_centred_rank}",
             ),
+            Line("stable rank", f"{cloud.stable_rank:.1f}", f"1 / sigma-hat, at most {most}"),
+            Line("isotropy gap", f"{cloud.isotropy_gap:.1f} %", f"{noise:.1f} % by sampling alone"),
+            Line("  unbiased", f"{cloud.isotropy_gap_unbiased:.1f} %", "sampling noise removed"),
         ),
-    )  # fmt: skip
+    )
 
 
-def _gradient(contrast: Contrast, tau: float) -> Section:
-    values = infonce(contrast, tau)
-    count = contrast.negative_count
-    factor = (values.miss / tau).square().mean().item()
-    geometry = values.squared_gradient.mean().item() / factor if factor else 0.0
-    chance = f"{math.log(count + 1):.3f} at chance"
+def _negatives(reading: Reading) -> Section:
+    negatives = reading.negatives
     return Section(
-        f"InfoNCE of {len(contrast.anchors)} anchors against {count} negatives, tau = {tau:g}",
+        "Negatives",
         (
-            Line("loss", f"{values.loss.mean():.4f}", chance),
-            Line("miss (1 - p of the positive)", f"{values.miss.mean():.4f}", "0 = solved, 1 = lost"),
-            Line("alignment rho", f"{values.alignment.mean():.4f}", "above 0.98 the gradient fades"),
-            Line("effective negatives", f"{values.effective_negatives.mean():.1f}", f"of {count}"),
-            Line("squared anchor gradient", f"{values.squared_gradient.mean():.4g}", f"= (miss/tau)^2 {factor:.4g} x geometry {geometry:.3f}"),
+            Line("uniformity", f"{negatives.uniformity:.3f}", "-4 spread, 0 collapsed"),
+            Line("harder than positive", f"{negatives.harder_share:.2%}", "of negatives"),
+            Line("near-duplicate rate", f"{negatives.near_duplicate_rate:.1%}", "of anchors"),
         ),
-    )  # fmt: skip
+    )
 
 
-def _bands(contrast: Contrast, tau: float) -> Section:
-    lines = []
-    for method, name in (
-        ("certified", "certified band"),
-        ("theorem", "paper, exact sigma*"),
-        ("proxy", "paper, sigma-hat proxy"),
-    ):
-        band = gradient_band(contrast, tau, method=method).mean
-        tightness = f"{band.upper / band.measured:,.2f}x" if band.measured else "no gradient"
-        lines.append(
-            Line(name, f"[{band.lower:.4g}, {band.upper:.4g}]", f"ceiling / measured = {tightness}")
-        )
-    return Section("Band of the batch-mean squared gradient", tuple(lines))
+def _what_if(reading: Reading) -> Section:
+    outlook, tau, count = reading.outlook, reading.softmax.tau, reading.softmax.negatives
+    predictions = (
+        outlook.at_tau(tau / 2),
+        outlook.at_tau(tau * 2),
+        outlook.with_negatives(count * 4),
+        outlook.whitened(),
+    )
+    return Section(
+        f"What if? Predicted ceilings on the gradient (now {reading.gradient.measured:.4g})",
+        tuple(
+            Line(one.change, f"{one.ceiling:.4g}", f"assumes {one.assumes}") for one in predictions
+        ),
+    )

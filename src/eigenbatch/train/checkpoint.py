@@ -1,13 +1,14 @@
 """Checkpoints: everything a run needs to continue bit-identically, written atomically."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.select.selector import Stateful
 from eigenbatch.train.loop import Observer, Training
 
 VERSION = 1
@@ -20,13 +21,19 @@ class CheckpointError(ValueError):
 class Checkpoint(Observer):
     """Saves after every `every` epochs, and at the end or on an interruption.
 
+    parts: what else has a state: the cache, a monitor.
     path: the file, replaced each time: a crash leaves the old or the new one, never half of one.
     """
 
     def __init__(
-        self, path: Path, sampler: SpectralBatchSampler, cache: EmbeddingCache, *, every: int = 1
+        self,
+        path: Path,
+        sampler: SpectralBatchSampler,
+        parts: Mapping[str, Stateful],
+        *,
+        every: int = 1,
     ) -> None:
-        self.path, self.sampler, self.cache, self.every = path, sampler, cache, every
+        self.path, self.sampler, self.parts, self.every = path, sampler, parts, every
 
     def on_epoch(self, training: Training) -> None:
         """Save when it is due."""
@@ -49,7 +56,8 @@ class Checkpoint(Observer):
         training.optimizer.load_state_dict(state["optimizer"])
         if training.scheduler is not None:
             training.scheduler.load_state_dict(state["scheduler"])
-        self.cache.load_state_dict(state["cache"])
+        for name, part in self.parts.items():
+            part.load_state_dict(state["parts"][name])
         self.sampler.load_state_dict(state["sampler"])
         training.epoch, training.batch, training.step = (
             state[name] for name in ("epoch", "batch", "step")
@@ -69,7 +77,7 @@ class Checkpoint(Observer):
             "optimizer": training.optimizer.state_dict(),
             "scheduler": training.scheduler.state_dict() if training.scheduler else {},
             "sampler": self.sampler.state_dict(None if finished else training.batch),
-            "cache": self.cache.state_dict(),
+            "parts": {name: part.state_dict() for name, part in self.parts.items()},
             "rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }

@@ -1,0 +1,71 @@
+"""How the negatives lie: uniformity, negatives harder than the positive, look-alikes.
+
+A duplicate of an anchor's sample among its negatives is a false negative. It cannot be told from
+one similarity: augmentation spreads positives, and a hard negative may come close by chance. But a
+duplicate is *as similar as a positive*, and stands apart from the other negatives, whose tail
+thins out long before. So two counts are made against the mean positive similarity p and the mean
+negative similarity s: negatives above p, and negatives above p - NEARLY (p - s).
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.infonce import BLOCK_ELEMENTS
+from eigenbatch.core.precision import accumulated, no_autocast
+from eigenbatch.core.sums import Sums
+
+NEARLY = 0.25
+"""How far below the mean positive "nearly alike" reaches, as a share of its lead over negatives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimilaritySums(Sums):
+    """Counts and sums over all (anchor, negative) pairs."""
+
+    pairs: float
+    potential: float  # sum of exp(-2 ||x - y||^2), Wang and Isola's uniformity before the log
+    harder: float  # pairs more similar than the anchor's own positive
+    look_alike: float  # pairs at least as similar as the mean positive
+    nearly_alike: float  # pairs that similar or nearly so
+    anchors_with_look_alike: float
+
+
+@torch.no_grad()
+def similarity_sums(
+    contrast: Contrast, mean_positive: float, mean_negative: float
+) -> SimilaritySums:
+    """One pass over the similarities in row blocks of bounded memory."""
+    anchors, candidates = contrast.anchors, contrast.candidates
+    own = (anchors * contrast.keys[contrast.positive]).sum(1, keepdim=True)  # (n, 1)
+    near = mean_positive - NEARLY * (mean_positive - mean_negative)
+    n, rows = len(anchors), max(1, BLOCK_ELEMENTS // len(candidates))
+    totals = accumulated(anchors.new_zeros(5))
+    with no_autocast(anchors):
+        for start in range(0, n, rows):
+            block = slice(start, start + rows)
+            similarity = anchors[block] @ candidates.T  # (b, M)
+            for index in contrast.removed:
+                similarity.scatter_(1, index[block, None], -torch.inf)
+            peak = similarity.amax(1, keepdim=True)  # (b, 1)
+            within_reach = (peak >= own[block].clamp(max=near)).squeeze(1)  # (b,)
+            close = similarity[within_reach]  # few rows once samples are told apart
+            counts = (
+                (close > own[block][within_reach]).count_nonzero(),
+                (close >= mean_positive).count_nonzero(),
+                (close >= near).count_nonzero(),
+                (peak >= mean_positive).count_nonzero(),
+            )
+            # ||x - y||^2 = 2 - 2 <x, y> for unit rows
+            potential = similarity.mul_(4).sub_(4).exp_().sum()
+            totals += torch.stack([potential, *counts]).to(totals)
+    potential, harder, look_alike, nearly_alike, anchors_with = totals.tolist()
+    return SimilaritySums(
+        pairs=float(n * contrast.negative_count),
+        potential=potential,
+        harder=harder,
+        look_alike=look_alike,
+        nearly_alike=nearly_alike,
+        anchors_with_look_alike=anchors_with,
+    )

@@ -1,0 +1,115 @@
+"""Additive numbers: sums over anchors that merge exactly across processes.
+
+A reading is made of means, and a mean over several processes is a sum of sums. Each record below
+is a row of float64 sums; `vector()` is what an all_reduce needs and `from_vector` reads it back.
+"""
+
+from dataclasses import astuple, dataclass, fields
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from eigenbatch.core.band import BatchBand
+from eigenbatch.core.certified import certified_geometry
+from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.infonce import InfoNCE
+from eigenbatch.core.precision import accumulated
+from eigenbatch.core.variance import VarianceBand, variance_coefficient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Floats that are added field by field."""
+
+    def vector(self) -> Tensor:
+        """(k,) float64, in the order of the fields."""
+        return torch.tensor(astuple(self), dtype=torch.float64)
+
+    @classmethod
+    def from_vector(cls, vector: Tensor) -> Self:
+        """The record whose `vector()` this is."""
+        names = [field.name for field in fields(cls)]
+        return cls(**dict(zip(names, vector.tolist(), strict=True)))
+
+    def __add__(self, other: Self) -> Self:
+        return self.from_vector(self.vector() + other.vector())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorSums(Sums):
+    """Sums over anchors of what InfoNCE and the certified band say about each."""
+
+    anchors: float
+    loss: float
+    miss: float
+    squared_miss: float
+    shortfall: float  # 1 - rho_i
+    positive_similarity: float
+    negative_similarity: float  # mean over an anchor's negatives
+    effective_negatives: float
+    squared_gradient: float
+    fourth_power: float  # gamma_i^2
+    certified_lower: float
+    certified_upper: float
+
+    @property
+    def certified(self) -> BatchBand:
+        """The certified band of the batch mean."""
+        return BatchBand(
+            lower=self.certified_lower / self.anchors,
+            measured=self.squared_gradient / self.anchors,
+            upper=self.certified_upper / self.anchors,
+        )
+
+    def paper_band(
+        self, sigma: float, negative_count: int, tau: float, *, smoothness: float = 0.5
+    ) -> BatchBand:
+        """The paper's batch-level band (appendix "Exact upper-band expression", boxed).
+
+        `sigma` bounds every sigma*^(i): (n / (n-2)) sigma-hat, or the queue's sigma_Q + eps_K.
+        """
+        force = 3 * self.squared_miss / self.anchors / tau**2
+        spectral = sigma / tau**2
+        return BatchBand(
+            lower=(self.shortfall / self.anchors / tau) ** 2,
+            measured=self.squared_gradient / self.anchors,
+            upper=force * (1 + 1 / negative_count + spectral + smoothness * spectral**2),
+        )
+
+    def variance_band(self, sigma: float, negative_count: int, tau: float) -> VarianceBand:
+        """Equation (V) with `sigma` in place of the mean of sigma*^(i)."""
+        mean = self.squared_gradient / self.anchors
+        return VarianceBand(
+            coefficient=variance_coefficient(negative_count, tau),
+            remainder=self.squared_miss / self.anchors * (1 + 1 / negative_count),
+            sigma=sigma,
+            measured=max(0.0, self.fourth_power / self.anchors - mean**2),
+        )
+
+
+@torch.no_grad()
+def anchor_sums(contrast: Contrast, values: InfoNCE) -> AnchorSums:
+    """Sums over the anchors of `contrast`; `values` is its InfoNCE."""
+    miss = torch.sigmoid(accumulated(values.log_odds))  # (n,)
+    scale = (miss / values.tau).square()  # (n,)
+    residual = accumulated(values.softmax_mean) - accumulated(values.positives)  # (n, d) m - z+
+    gamma = scale * residual.square().sum(1)  # (n,)
+    floor, excess = certified_geometry(contrast, values, residual, 1)  # (n,), (n,)
+    margin = -(residual * values.positives).sum(1)  # (n,) 1 - <m, z+>
+    columns = {
+        "anchors": torch.ones_like(miss),
+        "loss": values.loss,
+        "miss": miss,
+        "squared_miss": miss.square(),
+        "shortfall": miss * margin,
+        "positive_similarity": (contrast.anchors * values.positives).sum(1),
+        "negative_similarity": (contrast.anchors * values.negative_mean).sum(1),
+        "effective_negatives": values.effective_negatives,
+        "squared_gradient": gamma,
+        "fourth_power": gamma.square(),
+        "certified_lower": scale * floor,
+        "certified_upper": gamma + scale * excess,
+    }
+    totals = torch.stack([accumulated(column).sum() for column in columns.values()]).tolist()
+    return AnchorSums(**dict(zip(columns, totals, strict=True)))

@@ -1,0 +1,179 @@
+"""From a config to the objects of a run: the one place where names become classes."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+from torch.utils.data import DataLoader
+
+from eigenbatch.core.errors import ParameterError
+from eigenbatch.experiments.config import TrainConfig
+from eigenbatch.sampling.cache import EmbeddingCache
+from eigenbatch.sampling.indexed import IndexedDataset
+from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.select.difficulty import Blend, Clustered
+from eigenbatch.select.greedy import Greedy
+from eigenbatch.select.pool import PoolBalanced, PoolMax, PoolMin
+from eigenbatch.select.random import Random
+from eigenbatch.select.schedule import Schedule
+from eigenbatch.select.selector import Selector
+from eigenbatch.train.data import ImageArray, ImageFolder, Split, cifar10, cifar100, digits
+from eigenbatch.train.encoders import ConvNet, projection_head, resnet18, resnet50
+from eigenbatch.train.evaluate import extract, few_labels, knn_accuracy, linear_probe, rankme
+from eigenbatch.train.loop import Training
+from eigenbatch.train.methods import Alternating, Method, MoCo, SimCLR, SupCon
+from eigenbatch.train.objectives import AllNegatives, DistanceWeighted, MixedNegatives
+from eigenbatch.train.optim import LARS, cosine_with_warmup, decay_groups
+from eigenbatch.train.views import Views
+
+
+@dataclass(slots=True)
+class Assembled:
+    """A run ready to start."""
+
+    training: Training
+    views: Views
+    sampler: SpectralBatchSampler
+    cache: EmbeddingCache
+    method: Method  # not wrapped by Fabric
+    evaluation: tuple[ImageArray | ImageFolder, ImageArray | ImageFolder]
+
+
+def assemble(config: TrainConfig, fabric: Fabric) -> Assembled:
+    """Everything of a run, seeded by the config: the same config gives the same run."""
+    fabric.seed_everything(config.seed, verbose=False)
+    train, test = load_data(config, "train"), load_data(config, "test")
+    colour = config.data != "digits"
+    channels = 3 if colour else 1
+    views = Views(config.image_size, strength=config.strength, colour=colour)
+    method = build_method(config, channels)
+    cache = EmbeddingCache(len(train), config.dim)
+    sampler = SpectralBatchSampler(
+        cache,
+        config.batch_size,
+        parse_selector(config.selector),
+        pool_size=config.pool_size,
+        coverage=config.coverage,
+        seed=config.seed,
+        num_replicas=fabric.world_size,
+        rank=fabric.global_rank,
+    )
+    optimizer = build_optimizer(config, method)
+    total = config.epochs * len(sampler)
+    warmup = min(config.warmup_epochs * len(sampler), total - 1)
+    scheduler = cosine_with_warmup(optimizer, warmup=warmup, total=total)
+    loader = DataLoader(
+        IndexedDataset(train),
+        batch_sampler=sampler,
+        num_workers=config.workers,
+        generator=torch.Generator().manual_seed(config.seed),  # leaves the global one alone
+    )
+    wrapped, optimizer = fabric.setup(method, optimizer)
+    views = views.to(fabric.device)
+    training = Training(
+        fabric=fabric,
+        method=wrapped,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        loader=loader,
+        epochs=config.epochs,
+    )
+    return Assembled(training, views, sampler, cache, method, (train, test))
+
+
+def load_data(config: TrainConfig, split: Split) -> ImageArray | ImageFolder:
+    """The images a config names."""
+    if config.data == "digits":
+        return digits(split)
+    assert config.data_dir is not None
+    if config.data == "folder":
+        return ImageFolder(config.data_dir, split, size=config.image_size)
+    return (cifar10 if config.data == "cifar10" else cifar100)(config.data_dir, split)
+
+
+def build_method(config: TrainConfig, channels: int) -> Method:
+    """Encoder, head and method of a config."""
+    encoder: nn.Module
+    if config.encoder == "convnet":
+        w = config.width
+        encoder = ConvNet(channels, (w, 2 * w, 4 * w, 4 * w))
+    else:
+        make = resnet18 if config.encoder == "resnet18" else resnet50
+        encoder = make(config.stem, width=config.width)
+    head = projection_head(int(encoder.features), config.dim, config.dim)
+    if config.method == "moco":
+        negatives = {
+            "all": AllNegatives, "mixed": MixedNegatives, "distance": DistanceWeighted
+        }[config.negatives]()  # fmt: skip
+        return MoCo(
+            encoder, head, config.tau, queue_size=config.queue_size, dim=config.dim,
+            momentum=config.momentum, negatives=negatives,
+        )  # fmt: skip
+    transform = None if config.whiten_period is None else Alternating(config.whiten_period)
+    kind = SupCon if config.method == "supcon" else SimCLR
+    return kind(encoder, head, config.tau, transform=transform)
+
+
+def build_optimizer(config: TrainConfig, method: Method) -> Optimizer:
+    """The optimiser over what the method trains; biases and norms without decay."""
+    trained = nn.ModuleList(method.trained())
+    groups = decay_groups(trained, config.weight_decay)
+    if config.optimizer == "lars":
+        return LARS(groups, config.lr)
+    for group in groups:
+        del group["adapt"]
+    if config.optimizer == "sgd":
+        return SGD(groups, config.lr, momentum=0.9)
+    return AdamW(groups, config.lr)
+
+
+def parse_selector(name: str) -> Selector:
+    """A selector from its name on the command line, e.g. greedy-64, p3, p3-0.3, blend--0.5."""
+    kind, _, argument = name.partition("-")
+    makers = {
+        "random": Random,
+        "p1": PoolMax,
+        "p2": PoolMin,
+        "p3": lambda value="0.5": PoolBalanced(float(value)),
+        "greedy": lambda value="64": Greedy(None if value == "pool" else int(value)),
+        "clustered": lambda value="8": Clustered(int(value)),
+        "blend": lambda value="0.5": Blend(float(value)),
+        "recipe": Schedule,
+    }
+    if kind not in makers:
+        raise ParameterError(
+            f"unknown selector {name!r}: choose random, p1, p2, p3[-FRACTION], greedy[-PROBE], "
+            "greedy-pool, clustered[-SEEDS], blend[-WEIGHT] or recipe"
+        )
+    try:
+        selector: Selector = makers[kind](argument) if argument else makers[kind]()  # type: ignore[operator]
+    except (TypeError, ValueError) as reason:
+        raise ParameterError(f"selector {name!r} cannot be made: {reason}") from reason
+    return selector
+
+
+def evaluate(run: Assembled, *, probes: bool) -> dict[str, float]:
+    """Accuracy of kNN, RankMe; with `probes` also linear probes with all and with five labels."""
+    train, test = (
+        extract(run.method.encoder, part, _Undistorted(run.views)) for part in run.evaluation
+    )
+    values = {"knn": knn_accuracy(train, test), "rankme": rankme(train)}
+    if probes:
+        values["linear"] = linear_probe(train, test)
+        few = partial(few_labels, train, 5, generator=torch.Generator().manual_seed(0))
+        values["linear_5_labels"] = linear_probe(few(), test, penalty=1e-2)
+    return values
+
+
+class _Undistorted(nn.Module):
+    """The views' evaluation path as a module of its own."""
+
+    def __init__(self, views: Views) -> None:
+        super().__init__()
+        self.views = views
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.views.undistorted(images)

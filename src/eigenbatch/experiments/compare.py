@@ -1,0 +1,119 @@
+"""Selectors against each other: same seeds, same budget, paired; resumable run by run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from eigenbatch.core.errors import ParameterError
+from eigenbatch.experiments.assemble import parse_selector
+from eigenbatch.experiments.config import TrainConfig
+from eigenbatch.experiments.run_directory import RunDirectory
+from eigenbatch.experiments.statistics import (
+    PairedDifference,
+    Summary,
+    paired_difference,
+    summarise,
+)
+from eigenbatch.experiments.training import train
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One selector over all seeds, beside the baseline (the first selector)."""
+
+    selector: str
+    summaries: tuple[Summary, ...]  # by seed
+    accuracy_gain: PairedDifference
+    time_saved: PairedDifference  # relative: 0.15 is 15 % faster to the target
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All selectors, and the accuracy their times are measured to."""
+
+    target: float
+    entries: tuple[Entry, ...]
+
+
+def compare(
+    config: TrainConfig,
+    selectors: Sequence[str],
+    seeds: int,
+    path: Path,
+    *,
+    target: float | None = None,
+    progress: Callable[[str, int], None] = lambda selector, seed: None,
+    accelerator: str = "auto",
+) -> Comparison:
+    """Train every selector with every seed, then summarise.
+
+    Runs lie under `path`/SELECTOR/seed-K; finished ones are not run again, others are resumed.
+    Seeds are the outer loop, so that an interrupted comparison has whole pairs. Without `target`,
+    times are measured to 90 % of the baseline's mean final accuracy.
+    """
+    if seeds < 1:
+        raise ParameterError(f"seeds must be at least 1, got {seeds}")
+    if len(set(selectors)) != len(selectors) or len(selectors) < 2:
+        raise ParameterError(
+            f"give at least two different selectors, the first is the baseline: {selectors}"
+        )
+    for selector in selectors:
+        parse_selector(selector)
+    for seed in range(seeds):
+        for selector in selectors:
+            progress(selector, seed)
+            run = RunDirectory(_place(path, selector, seed))
+            train(
+                replace(config, selector=selector, seed=config.seed + seed),
+                run.path,
+                resume=run.manifest.exists(),
+                accelerator=accelerator,
+                devices=1,
+            )
+    return load_comparison(selectors, seeds, path, target=target)
+
+
+def load_comparison(
+    selectors: Sequence[str], seeds: int, path: Path, *, target: float | None = None
+) -> Comparison:
+    """The comparison of runs that are already on disk."""
+    metrics = {
+        selector: [
+            RunDirectory(_place(path, selector, seed)).read_metrics() for seed in range(seeds)
+        ]
+        for selector in selectors
+    }
+    baseline = selectors[0]
+    if target is None:
+        finals = [summarise(run, target=1.0).final_accuracy for run in metrics[baseline]]
+        target = 0.9 * float(np.mean(finals))
+    summaries = {
+        selector: tuple(summarise(run, target=target) for run in runs)
+        for selector, runs in metrics.items()
+    }
+    reference = summaries[baseline]
+    return Comparison(
+        target,
+        tuple(
+            Entry(
+                selector,
+                runs,
+                paired_difference(
+                    [run.final_accuracy for run in runs],
+                    [run.final_accuracy for run in reference],
+                ),
+                paired_difference(
+                    [1 - r.seconds_to_target / b.seconds_to_target
+                     for r, b in zip(runs, reference, strict=True)],
+                    [0.0] * seeds,
+                ),
+            )
+            for selector, runs in summaries.items()
+        ),
+    )  # fmt: skip
+
+
+def _place(path: Path, selector: str, seed: int) -> Path:
+    return path / selector / f"seed-{seed}"

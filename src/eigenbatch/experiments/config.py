@@ -1,0 +1,118 @@
+"""Settings of a training run, and the paper's own as recipes."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from eigenbatch.core.errors import ParameterError
+
+DATA = ("digits", "cifar10", "cifar100", "folder")
+METHODS = ("simclr", "moco", "supcon")
+ENCODERS = ("convnet", "resnet18", "resnet50")
+OPTIMIZERS = ("lars", "sgd", "adamw")
+NEGATIVES = ("all", "mixed", "distance")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """One training run. Every field is in the manifest; two equal configs give equal runs."""
+
+    data: str = "digits"
+    data_dir: Path | None = None
+    image_size: int = 8
+    strength: float = 1.0
+    method: str = "simclr"
+    tau: float = 0.2
+    queue_size: int = 4096
+    momentum: float = 0.999
+    negatives: str = "all"
+    whiten_period: int | None = None  # alternate raw and whitened batches
+    encoder: str = "convnet"
+    stem: Literal["imagenet", "cifar"] = "cifar"
+    width: int = 32
+    dim: int = 128
+    selector: str = "random"
+    batch_size: int = 128
+    pool_size: int | None = None
+    coverage: Literal["epoch", "stream", "free"] = "epoch"
+    epochs: int = 20
+    optimizer: str = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 1e-4
+    warmup_epochs: int = 1
+    evaluate_every: int = 1
+    seed: int = 0
+    workers: int = 0
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("data", DATA),
+            ("method", METHODS),
+            ("encoder", ENCODERS),
+            ("optimizer", OPTIMIZERS),
+            ("negatives", NEGATIVES),
+        ):
+            if getattr(self, name) not in known:
+                raise ParameterError(
+                    f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
+                )
+        for name in ("batch_size", "epochs", "image_size", "evaluate_every", "width", "dim"):
+            if getattr(self, name) < 1:
+                raise ParameterError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.data != "digits" and self.data_dir is None:
+            raise ParameterError(f"{self.data} needs --data-dir, the folder that holds it")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A named setting and where it comes from."""
+
+    summary: str
+    config: TrainConfig
+
+
+def recipes(data_dir: Path = Path("data")) -> dict[str, Recipe]:
+    """The paper's settings, and small ones that a CPU can run."""
+    imagenet100 = TrainConfig(
+        data="folder", data_dir=data_dir, image_size=224, encoder="resnet18", stem="imagenet",
+        width=64, batch_size=512, pool_size=5120, coverage="free", tau=0.1, epochs=200,
+        optimizer="lars", lr=0.6, weight_decay=1e-6, warmup_epochs=10, evaluate_every=5, workers=8,
+    )  # fmt: skip
+    cifar = TrainConfig(
+        data="cifar10", data_dir=data_dir, image_size=32, encoder="resnet18", stem="cifar",
+        width=64, batch_size=512, pool_size=5120, coverage="free", tau=0.2, epochs=400,
+        optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup_epochs=10, evaluate_every=5, workers=4,
+    )  # fmt: skip
+    return {
+        "digits": Recipe("embedded digits on a CPU, under a minute", TrainConfig()),
+        "cifar10-cpu": Recipe(
+            "CIFAR-10 with a four-layer ConvNet, for two cores",
+            replace(
+                cifar, encoder="convnet", width=32, batch_size=256, pool_size=None, epochs=10,
+                coverage="epoch", optimizer="adamw", lr=1e-3, weight_decay=1e-4, warmup_epochs=1,
+                evaluate_every=1, workers=0, precision="bf16-mixed",
+            ),
+        ),
+        "imagenet100": Recipe(
+            "section Pool-Policy Comparison: ResNet-18, n=512, tau=0.1, 200 epochs, LARS",
+            imagenet100,
+        ),
+        "cifar10": Recipe(
+            "section Greedy vs. Pool: ResNet-18, n=512, tau=0.2, cosine over 400 epochs", cifar
+        ),
+        "moco-imagenet100": Recipe(
+            "appendix MoCo v2: ResNet-18, n=256, tau=0.2, K=65,536, pool of 2n",
+            replace(
+                imagenet100, method="moco", tau=0.2, queue_size=65_536, batch_size=256,
+                pool_size=512, optimizer="sgd", lr=0.03, weight_decay=1e-4,
+            ),
+        ),
+        "imagenet1k": Recipe(
+            "section Real-Data Band: ResNet-50, n=4096, tau=0.1, 90 epochs",
+            replace(
+                imagenet100, encoder="resnet50", batch_size=4096, pool_size=40_960, epochs=90,
+                lr=4.8, dim=256,
+            ),
+        ),
+    }  # fmt: skip

@@ -1,0 +1,113 @@
+"""A run on disk: manifest.json says what it is, metrics.jsonl grows line by line."""
+
+import json
+import platform
+import subprocess
+from dataclasses import asdict, dataclass, is_dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+
+class RunError(ValueError):
+    """A run directory that cannot be used as asked; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Where one run keeps its files."""
+
+    path: Path
+
+    @property
+    def manifest(self) -> Path:
+        """Config, commit, versions, seed and device, written once."""
+        return self.path / "manifest.json"
+
+    @property
+    def metrics(self) -> Path:
+        """Append-only, one JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The newest checkpoint."""
+        return self.path / "checkpoint.pt"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run wrote its last line."""
+        return any(line.get("finished") for line in self.read_metrics()[-1:])
+
+    def create(self, config: Any, *, device: str) -> None:
+        """Begin a run; refuses to touch a directory that already holds one."""
+        if self.manifest.exists():
+            raise RunError(
+                f"{self.path} already holds a run: resume it with --resume, or choose another --out"
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        content = {"config": _plain(config), "device": device} | provenance()
+        partial = self.manifest.with_suffix(".partial")
+        partial.write_text(json.dumps(content, indent=2) + "\n")
+        partial.replace(self.manifest)
+
+    def check_same(self, config: Any) -> None:
+        """Raise unless the run on disk was begun with this config."""
+        if not self.manifest.exists():
+            raise RunError(f"{self.path} holds no run: there is nothing to resume")
+        stored = json.loads(self.manifest.read_text())["config"]
+        given = _plain(config)
+        changed = {k: (stored.get(k), given[k]) for k in given if stored.get(k) != given[k]}
+        if changed:
+            differences = ", ".join(f"{k}: {old} -> {new}" for k, (old, new) in changed.items())
+            raise RunError(f"{self.path} was begun with other settings ({differences})")
+
+    def forget_after(self, step: int) -> None:
+        """Drop metrics later than a checkpoint: a resumed run writes them again, the same."""
+        kept = [line for line in self.read_metrics() if line["step"] <= step]
+        partial = self.metrics.with_suffix(".partial")
+        partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        partial.replace(self.metrics)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All complete lines; a line cut off by a crash is left out."""
+        if not self.metrics.exists():
+            return []
+        lines = []
+        for line in self.metrics.read_text().splitlines():
+            try:
+                lines.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return lines
+
+
+def provenance() -> dict[str, Any]:
+    """Commit and versions behind a run."""
+    versions = {"python": platform.python_version()}
+    for package in ("eigenbatch", "torch", "numpy", "lightning", "kornia"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {"commit": _commit(), "versions": versions, "machine": platform.machine()}
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, if it is one, with "+" if it was changed."""
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=here,
+                              capture_output=True, text=True, check=True)  # fmt: skip
+        changes = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], cwd=here,
+                                 capture_output=True, text=True, check=True)  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + ("+" if changes.stdout.strip() else "")
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    assert is_dataclass(config)
+    assert not isinstance(config, type)
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(config), default=str))
+    return plain

@@ -1,0 +1,101 @@
+"""Summaries of a run, and paired comparisons of several."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from eigenbatch.core.errors import ParameterError
+
+COLLAPSE_SIGMA = 0.99
+COLLAPSE_ALIGNMENT = 0.98
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What one run amounted to. Times include selection, cache refresh and evaluation."""
+
+    final_accuracy: float
+    seconds: float
+    seconds_to_target: float  # inf if never reached
+    epochs_to_target: float  # inf if never reached
+    loss_area: float  # AULC: mean loss an epoch, summed over epochs
+    accuracy_area: float  # AUAC: mean accuracy over evaluated epochs
+    peak_sigma: float
+    collapsed: bool  # sigma-hat > 0.99 or mean alignment > 0.98 in some reading
+    selection_share: float  # of wall-clock time
+    mean_rank: float  # R_eff of the batches, as cached
+
+
+def summarise(
+    metrics: Sequence[dict[str, Any]], *, target: float, accuracy: str = "knn"
+) -> Summary:
+    """Summary of a run's metrics lines; `target` is the accuracy that time is measured to."""
+    evaluated = [line for line in metrics if accuracy in line and "finished" not in line]
+    losses = [line for line in metrics if "loss" in line]
+    if not evaluated or not losses:
+        raise ParameterError(f"no line has both {accuracy!r} and a loss: did the run begin?")
+    reached = next((line for line in evaluated if line[accuracy] >= target), None)
+    by_epoch: dict[int, list[float]] = {}
+    for line in losses:
+        by_epoch.setdefault(line["epoch"], []).append(line["loss"])
+    readings = [line for line in metrics if "spectral/sigma_hat" in line]
+    seconds = metrics[-1]["seconds"]
+    ranks = [line["sampler/participation_ratio"] for line in losses
+             if "sampler/participation_ratio" in line]  # fmt: skip
+    return Summary(
+        final_accuracy=evaluated[-1][accuracy],
+        seconds=seconds,
+        seconds_to_target=reached["seconds"] if reached else math.inf,
+        epochs_to_target=reached["epoch"] if reached else math.inf,
+        loss_area=sum(float(np.mean(values)) for values in by_epoch.values()),
+        accuracy_area=float(np.mean([line[accuracy] for line in evaluated])),
+        peak_sigma=max((line["spectral/sigma_hat"] for line in readings), default=math.nan),
+        collapsed=any(
+            line["spectral/sigma_hat"] > COLLAPSE_SIGMA
+            or line["spectral/alignment"] > COLLAPSE_ALIGNMENT
+            for line in readings
+        ),
+        selection_share=sum(line.get("sampler/seconds", 0.0) for line in losses) / seconds,
+        mean_rank=float(np.mean(ranks)) if ranks else math.nan,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedDifference:
+    """Mean of treated - baseline over seeds, with its 95 % interval and paired t-test."""
+
+    mean: float
+    low: float
+    high: float
+    p_value: float
+    pairs: int
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval excludes zero."""
+        return self.low > 0 or self.high < 0
+
+
+def paired_difference(treated: Sequence[float], baseline: Sequence[float]) -> PairedDifference:
+    """Difference of two series measured with the same seeds; NaN interval with a single pair."""
+    if len(treated) != len(baseline) or len(treated) == 0:
+        raise ParameterError(
+            f"a paired comparison needs as many values on both sides, "
+            f"got {len(treated)} and {len(baseline)}"
+        )
+    difference = np.asarray(treated, dtype=float) - np.asarray(baseline, dtype=float)
+    count, mean = len(difference), float(difference.mean())
+    if count == 1 or not np.isfinite(difference).all():
+        return PairedDifference(
+            mean=mean, low=math.nan, high=math.nan, p_value=math.nan, pairs=count
+        )
+    error = float(difference.std(ddof=1)) / math.sqrt(count)
+    half = float(stats.t.ppf(0.975, count - 1)) * error
+    p_value = 2 * float(stats.t.sf(abs(mean) / error, count - 1)) if error else float(mean == 0)
+    return PairedDifference(
+        mean=mean, low=mean - half, high=mean + half, p_value=p_value, pairs=count
+    )

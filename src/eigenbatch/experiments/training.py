@@ -1,0 +1,82 @@
+"""One training run in a run directory: begin, watch, save, resume."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from lightning.fabric import Fabric
+
+from eigenbatch.experiments.assemble import Assembled, assemble, evaluate
+from eigenbatch.experiments.config import TrainConfig
+from eigenbatch.experiments.run_directory import RunDirectory
+from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.select.selector import Stateful
+from eigenbatch.train.checkpoint import Checkpoint
+from eigenbatch.train.loop import Observer, Step, Training, fit
+from eigenbatch.train.observers import Evaluate, Metrics, RefreshCache
+
+
+class Watch(Observer):
+    """Takes a reading every so many steps and records its scalars."""
+
+    def __init__(self, monitor: SpectralMonitor, metrics: Metrics) -> None:
+        self.monitor, self.metrics = monitor, metrics
+
+    def on_step(self, training: Training, step: Step) -> None:
+        """Read when it is due."""
+        reading = self.monitor(contrast=step.outcome.contrast)
+        if reading is not None:
+            self.metrics.record(training, **reading.scalars())
+
+
+class LastLine(Observer):
+    """Marks a run that reached its last epoch, with its final probes."""
+
+    def __init__(self, run: Assembled, metrics: Metrics) -> None:
+        self.run, self.metrics = run, metrics
+
+    def on_end(self, training: Training) -> None:
+        """Write the closing line unless the run was cut short."""
+        if training.epoch >= training.epochs:
+            self.metrics.record(training, **evaluate(self.run, probes=True), finished=1)
+
+
+def train(
+    config: TrainConfig,
+    path: Path,
+    *,
+    resume: bool = False,
+    observers: Sequence[Observer] = (),
+    accelerator: str = "auto",
+    devices: int | str = "auto",
+) -> RunDirectory:
+    """Train as configured, writing to `path`; with `resume`, go on from its checkpoint."""
+    directory = RunDirectory(path)
+    fabric = Fabric(accelerator=accelerator, devices=devices, precision=config.precision)
+    fabric.launch()
+    if resume:
+        directory.check_same(config)
+    elif fabric.global_rank == 0:
+        directory.create(config, device=str(fabric.device))
+    if directory.finished:
+        return directory
+    run = assemble(config, fabric)
+    metrics = Metrics(directory.metrics, run.sampler)
+    monitor = SpectralMonitor(config.tau, every=max(1, len(run.sampler) // 2))
+    parts: dict[str, Stateful] = {"cache": run.cache, "monitor": monitor}
+    checkpoint = Checkpoint(directory.checkpoint, run.sampler, parts)
+    if resume and directory.checkpoint.exists():
+        checkpoint.load(run.training)
+        directory.forget_after(run.training.step)
+    watched = [
+        RefreshCache(run.cache),
+        metrics,
+        Watch(monitor, metrics),
+        Evaluate(partial(evaluate, run, probes=False), metrics, every=config.evaluate_every),
+        checkpoint,
+        LastLine(run, metrics),
+    ]
+    run.method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    fit(run.training, run.views, [*watched, *observers])
+    return directory

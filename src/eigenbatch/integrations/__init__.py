@@ -1,0 +1,1 @@
+"""Thin adapters to other packages; optional dependencies are imported only here."""

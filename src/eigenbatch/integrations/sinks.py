@@ -1,0 +1,91 @@
+"""Where readings go: JSON lines, TensorBoard, Weights & Biases. A sink is a callable on a reading.
+
+The writer or run is the caller's own: a sink opens nothing that it does not close itself.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from eigenbatch.core.errors import ParameterError
+from eigenbatch.monitor.reading import Reading
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+    from wandb import Run
+
+
+class Sink(Protocol):
+    """Anything that takes a reading."""
+
+    def __call__(self, reading: Reading) -> None:
+        """Record the reading."""
+
+
+class JsonLines:
+    """One JSON object a line: step, every scalar, the names of the diagnoses."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+
+    def __call__(self, reading: Reading) -> None:
+        """Append one line; numbers that JSON cannot hold become null."""
+        scalars = {
+            name: value if math.isfinite(value) else None
+            for name, value in reading.scalars().items()
+        }
+        names = [one.name for one in reading.diagnoses]
+        line = json.dumps({"step": reading.step} | scalars | {"diagnoses": names}, allow_nan=False)
+        with self._path.open("a") as file:
+            file.write(line + "\n")
+
+
+class TensorBoard:
+    """Scalars, and a text whenever the diagnoses change, in the caller's SummaryWriter."""
+
+    def __init__(self, writer: "SummaryWriter") -> None:
+        self._writer = writer
+        self._last: tuple[str, ...] = ()
+
+    def __call__(self, reading: Reading) -> None:
+        """Write the scalars at the reading's step."""
+        step = _step(reading)
+        for name, value in reading.scalars().items():
+            self._writer.add_scalar(name, value, step)
+        diagnoses = reading.diagnoses
+        names = tuple(one.name for one in diagnoses)
+        if names != self._last:
+            text = "\n\n".join(f"**{one.name}** {one.evidence}. {one.advice}" for one in diagnoses)
+            self._writer.add_text("spectral/diagnoses", text, step)
+            self._last = names
+
+
+class WeightsAndBiases:
+    """Scalars in the caller's wandb run, plotted over "spectral/step".
+
+    No step is forced on the run, so the caller's own logging keeps its own count.
+    """
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+        run.define_metric("spectral/step")
+        run.define_metric("spectral/*", step_metric="spectral/step")
+
+    def __call__(self, reading: Reading) -> None:
+        """Log the scalars and the names of the diagnoses."""
+        names = ", ".join(one.name for one in reading.diagnoses)
+        self._run.log(
+            {
+                "spectral/step": _step(reading),
+                "spectral/diagnoses": names,
+                **reading.scalars(),
+            }
+        )
+
+
+def _step(reading: Reading) -> int:
+    if reading.step is None:
+        raise ParameterError("a reading outside a monitor has no step to be logged at")
+    return reading.step

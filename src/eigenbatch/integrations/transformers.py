@@ -1,0 +1,110 @@
+"""Hugging Face Trainer and sentence-transformers: a callback that captures embeddings by a hook."""
+
+import logging
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+from torch import Tensor, nn
+
+from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.errors import ShapeError
+from eigenbatch.integrations.missing import missing
+from eigenbatch.integrations.sinks import Sink
+from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.stopping import StopOn
+
+try:
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+except ImportError as reason:
+    raise missing("transformers") from reason
+
+logger = logging.getLogger(__name__)
+
+
+class SpectralTrainerCallback(TrainerCallback):
+    """Reads the first two embeddings that the model makes in a training step.
+
+    Sentence losses encode one text column after the other: anchors, then positives. In-batch
+    losses such as MultipleNegativesRankingLoss contrast them as `Contrast.cross`, and their
+    `scale` is 1 / tau. With gradient accumulation the last micro-batch is read. Losses that encode
+    a column in several pieces (the Cached... family) cannot be captured this way.
+
+    embedding: from the model's output to its (rows, d) embeddings.
+    """
+
+    def __init__(
+        self,
+        monitor: SpectralMonitor,
+        *,
+        embedding: Callable[[Any], Tensor] = itemgetter("sentence_embedding"),
+        layout: Callable[[Tensor, Tensor], Contrast] = Contrast.cross,
+        sinks: Sequence[Sink] = (),
+        stop_on: StopOn | None = None,
+    ) -> None:
+        self.monitor = monitor
+        self._embedding, self._layout = embedding, layout
+        self._sinks, self._stop_on = sinks, stop_on
+        self._captured: list[Tensor] = []
+        self._hook: Any = None
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Hook the model."""
+        self._hook = kwargs["model"].register_forward_hook(self._capture)
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Leave the model as it was."""
+        self._hook.remove()
+        self._captured.clear()
+
+    def on_substep_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Forget all but the last micro-batch."""
+        self._captured.clear()
+
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Show the captured embeddings to the monitor."""
+        reading = self.monitor(contrast=self._contrast)
+        self._captured.clear()
+        if reading is None:
+            return
+        for sink in self._sinks:
+            sink(reading)
+        if self._stop_on is not None and self._stop_on(reading):
+            logger.warning("stopping: %s", ", ".join(self._stop_on.reasons))
+            control.should_training_stop = True
+
+    def _capture(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if module.training and self.monitor.due:
+            self._captured.append(self._embedding(output).detach())
+
+    def _contrast(self) -> Contrast:
+        if len(self._captured) < 2:
+            raise ShapeError(
+                f"the model made {len(self._captured)} embeddings in this step, 2 are needed: "
+                "anchors and positives"
+            )
+        return self._layout(self._captured[0], self._captured[1])

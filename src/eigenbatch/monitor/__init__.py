@@ -1,0 +1,9 @@
+"""Readings, diagnoses and the monitor that holds them; contains no formula."""
+
+from eigenbatch.monitor.diagnosis import Diagnosis
+from eigenbatch.monitor.measure import read_batch
+from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.reading import Reading
+from eigenbatch.monitor.stopping import StopOn
+
+__all__ = ["Diagnosis", "Reading", "SpectralMonitor", "StopOn", "read_batch"]

@@ -1,0 +1,112 @@
+"""One process or several: how sums are made global.
+
+Two things travel between processes. The spectrum needs only moments, which add: d^2 + d + 1
+numbers in one all_reduce. The loss needs every key, exactly as the SimCLR loss itself does, so the
+unit rows are gathered once; each process then looks at its own anchors only.
+"""
+
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.errors import ParameterError, RowError, ShapeError
+from eigenbatch.core.moments import Moments
+
+
+class Ranks(Protocol):
+    """All processes that take part in a reading."""
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Element-wise sum over processes."""
+
+    def concatenated(self, values: Tensor) -> Tensor:
+        """Rows of all processes, in rank order; every process holds equally many."""
+
+
+class Alone:
+    """A single process: nothing to exchange."""
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The values themselves."""
+        return values
+
+    def concatenated(self, values: Tensor) -> Tensor:
+        """The values themselves."""
+        return values
+
+
+class Together:
+    """The processes of a group; every one of them must call at the same step."""
+
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+        if not (dist.is_available() and dist.is_initialized()):
+            raise ParameterError(
+                "sync=True needs torch.distributed: call init_process_group first, or leave sync "
+                "out to read each process on its own"
+            )
+        self._group, self._device = group, device
+
+    @property
+    def rank(self) -> int:
+        """The place of this process in the group."""
+        return dist.get_rank(self._group)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """All-reduced copy, on the device of `values`."""
+        moved = values.to(self._device, copy=True)
+        dist.all_reduce(moved, group=self._group)
+        return moved.to(values.device)
+
+    def concatenated(self, values: Tensor) -> Tensor:
+        """All-gathered rows, on the device of `values`."""
+        moved = values.to(self._device).contiguous()
+        parts = [torch.empty_like(moved) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(parts, moved, group=self._group)
+        return torch.cat(parts).to(values.device)
+
+
+def total_moments(local: Moments, ranks: Ranks) -> Moments:
+    """Moments of all processes' rows."""
+    count = local.sum.new_tensor([local.count])
+    packed = ranks.sum(torch.cat([count, local.sum, local.second.flatten()]))
+    d = len(local.sum)
+    return Moments(
+        count=int(packed[0]), sum=packed[1 : d + 1], second=packed[d + 1 :].view_as(local.second)
+    )
+
+
+def gathered_pairs(z1: Tensor, z2: Tensor, ranks: Together) -> Contrast:
+    """NT-Xent over all processes: the anchors are this process's rows, the keys are everyone's.
+
+    A batch that only one process cannot read makes all of them raise: none waits for another.
+    """
+    try:
+        local, reason = Contrast.paired(z1, z2), None
+    except ValueError as error:
+        local, reason = None, error
+    shape = (0, 0) if local is None else local.anchors.shape
+    shapes = ranks.concatenated(torch.tensor([shape]))  # (world, 2)
+    if reason is not None:
+        raise reason
+    if (shapes == 0).any():
+        raise RowError("another process holds a batch that cannot be read; its log says why")
+    if (shapes != shapes[0]).any():
+        raise ShapeError(
+            f"processes hold batches of different shapes {shapes.tolist()}: sync=True needs the "
+            "same number of pairs everywhere (drop_last=True)"
+        )
+    assert local is not None
+    pairs = len(local.anchors) // 2
+    first, second = (ranks.concatenated(view) for view in local.anchors.chunk(2))
+    everyone = len(first)
+    mine = torch.arange(pairs, device=first.device) + ranks.rank * pairs  # (b,)
+    itself = torch.cat([mine, mine + everyone])
+    return Contrast(
+        anchors=local.anchors,
+        keys=torch.cat([first, second]),
+        positive=torch.cat([mine + everyone, mine]),
+        itself=itself,
+    )

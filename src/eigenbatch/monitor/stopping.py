@@ -1,0 +1,38 @@
+"""Ending a run on a chosen diagnosis."""
+
+from eigenbatch.core.errors import ParameterError
+from eigenbatch.monitor.diagnose import NAMES
+from eigenbatch.monitor.reading import Reading
+
+
+class StopOn:
+    """True once one of the named diagnoses came in `patience` readings in a row.
+
+    stop = StopOn("collapsing")
+    if stop(monitor(z1, z2)): break
+
+    Severity "info" does not count: an untrained encoder is not a reason to stop.
+    """
+
+    def __init__(self, *names: str, patience: int = 2) -> None:
+        if unknown := sorted(set(names) - set(NAMES)):
+            raise ParameterError(f"no diagnosis is called {unknown}; the names are {NAMES}")
+        if not names or patience < 1:
+            raise ParameterError(
+                f"name at least one diagnosis and a patience of at least 1, got {names}, {patience}"
+            )
+        self._patience = patience
+        self._seen = dict.fromkeys(names, 0)
+
+    def __call__(self, reading: Reading | None) -> bool:
+        """Whether to stop now; skipped steps (None) change nothing."""
+        if reading is None:
+            return False
+        found = {one.name for one in reading.diagnoses if one.severity != "info"}
+        self._seen = {name: seen + 1 if name in found else 0 for name, seen in self._seen.items()}
+        return bool(self.reasons)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Which diagnoses ask for a stop."""
+        return tuple(name for name, seen in self._seen.items() if seen >= self._patience)

@@ -1,0 +1,183 @@
+"""Whole runs on digits: resumed ones equal uninterrupted ones bit for bit."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from eigenbatch import ParameterError
+from eigenbatch.experiments.config import TrainConfig, recipes
+from eigenbatch.experiments.run_directory import RunDirectory, RunError
+from eigenbatch.experiments.training import train
+from eigenbatch.train.checkpoint import CheckpointError, load_safely, save_atomically
+from eigenbatch.train.loop import Observer
+
+SMALL = TrainConfig(  # 5 batches an epoch
+    epochs=2,
+    batch_size=240,
+    width=4,
+    dim=16,
+    selector="greedy-16",
+    evaluate_every=2,
+    queue_size=500,
+)
+
+
+class StopAfter(Observer):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step(self, training, step):
+        training.stop = training.step == self.step
+
+
+class Crash(Observer):
+    """A run killed without a chance to say anything: no checkpoint at the end."""
+
+    def on_step(self, training, step):
+        if training.step == 7:
+            raise KeyboardInterrupt
+
+
+def run(config, path, **options):
+    return train(config, path, accelerator="cpu", devices=1, **options)
+
+
+def without_times(line):
+    return {k: v for k, v in line.items() if "seconds" not in k and k != "sampler/seconds"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "simclr", "selector": "recipe"},
+        {"method": "moco", "coverage": "free"},
+        {"method": "supcon", "coverage": "stream", "whiten_period": 2},
+    ],
+    ids=lambda o: o["method"],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, options, workers):
+    config = dataclasses.replace(SMALL, workers=workers, **options)
+    whole = run(config, tmp_path / "whole")
+    run(config, tmp_path / "cut", observers=[StopAfter(3)])
+    run(config, tmp_path / "cut", resume=True, observers=[StopAfter(7)])
+    cut = run(config, tmp_path / "cut", resume=True)
+    assert cut.finished
+    states = [load_safely(d.checkpoint) for d in (whole, cut)]
+    for name in ("method", "step", "epoch", "rng"):
+        flat = [torch.utils._pytree.tree_leaves(state[name]) for state in states]
+        for a, b in zip(*flat, strict=True):
+            assert torch.equal(torch.as_tensor(a), torch.as_tensor(b)), name
+    lines = [[without_times(line) for line in d.read_metrics()] for d in (whole, cut)]
+    assert lines[0] == lines[1]
+
+
+def test_a_run_learns_and_writes_what_it_did(tmp_path):
+    directory = run(dataclasses.replace(SMALL, epochs=4), tmp_path / "run")
+    manifest = json.loads(directory.manifest.read_text())
+    assert manifest["config"]["selector"] == "greedy-16"
+    assert manifest["versions"]["torch"] == torch.__version__
+    metrics = directory.read_metrics()
+    losses = [line["loss"] for line in metrics if "loss" in line]
+    assert len(losses) == 20
+    assert losses[-1] < losses[0] - 0.5
+    assert {"knn", "linear", "linear_5_labels", "rankme", "finished"} <= set(metrics[-1])
+    assert any("spectral/sigma_hat" in line for line in metrics)
+    assert any("sampler/participation_ratio" in line for line in metrics)
+
+
+def test_an_interruption_saves_and_can_be_resumed(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(SMALL, tmp_path / "run", observers=[Crash()])
+    assert load_safely(tmp_path / "run" / "checkpoint.pt")["step"] == 7
+    assert run(SMALL, tmp_path / "run", resume=True).finished
+
+
+def test_another_run_is_never_overwritten(tmp_path):
+    run(SMALL, tmp_path / "run", observers=[StopAfter(1)])
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    with pytest.raises(RunError, match="already holds a run"):
+        run(SMALL, tmp_path / "run")
+    with pytest.raises(RunError, match=r"tau: 0\.2 -> 0\.5"):
+        run(dataclasses.replace(SMALL, tau=0.5), tmp_path / "run", resume=True)
+    with pytest.raises(RunError, match="nothing to resume"):
+        run(SMALL, tmp_path / "other", resume=True)
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    run(SMALL, tmp_path / "run")
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert run(SMALL, tmp_path / "run", resume=True).finished
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+
+
+def test_a_line_cut_off_by_a_crash_is_left_out(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.metrics.write_text('{"step": 1, "seconds": 2.0}\n{"step": 2, "sec')
+    assert directory.read_metrics() == [{"step": 1, "seconds": 2.0}]
+    directory.forget_after(0)
+    assert directory.read_metrics() == []
+
+
+def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint.pt"
+    save_atomically({"version": 1, "step": 1}, path)
+
+    def fails(state, file):
+        file.write(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(torch, "save", fails)
+    with pytest.raises(OSError, match="disk full"):
+        save_atomically({"version": 1, "step": 2}, path)
+    assert load_safely(path)["step"] == 1
+
+
+def test_an_unusable_checkpoint_says_so(tmp_path):
+    with pytest.raises(CheckpointError, match="does not exist"):
+        load_safely(tmp_path / "absent.pt")
+    (tmp_path / "bad.pt").write_bytes(b"garbage")
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        load_safely(tmp_path / "bad.pt")
+    save_atomically({"version": 99}, tmp_path / "new.pt")
+    with pytest.raises(CheckpointError, match="version"):
+        load_safely(tmp_path / "new.pt")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": "mnist"}, "data must be one of"),
+        ({"method": "byol"}, "method must be one of"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"data": "cifar10"}, "--data-dir"),
+    ],
+)
+def test_bad_settings_raise_before_anything_is_written(options, message):
+    with pytest.raises(ParameterError, match=message):
+        TrainConfig(**options)
+
+
+def test_the_papers_settings_are_recipes():
+    named = recipes()
+    assert named["imagenet100"].config.batch_size == 512
+    assert named["imagenet100"].config.optimizer == "lars"
+    assert named["cifar10"].config.epochs == 400
+    assert named["moco-imagenet100"].config.queue_size == 65_536
+    assert named["imagenet1k"].config.encoder == "resnet50"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", recipes())
+def test_every_recipe_takes_a_few_steps_at_reduced_size(tmp_path, name):
+    config = dataclasses.replace(
+        recipes()[name].config, data="digits", data_dir=None, image_size=32, width=2, dim=16,
+        batch_size=16, pool_size=64, queue_size=64, epochs=1, workers=0, precision="32-true",
+    )  # fmt: skip
+    directory = run(config, tmp_path / "run", observers=[StopAfter(3)])
+    losses = [line["loss"] for line in directory.read_metrics() if "loss" in line]
+    assert len(losses) == 3

@@ -1,0 +1,242 @@
+import gc
+import logging
+
+import pytest
+import torch
+from batches import PAIRS, TAU, healthy_views, samples
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.errors import ParameterError, RowError
+from eigenbatch.core.infonce import infonce
+from eigenbatch.monitor.history import WINDOW
+from eigenbatch.monitor.monitor import SpectralMonitor
+
+
+class CountOps(TorchDispatchMode):
+    """Counts every tensor operation, hence every possible synchronisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_first_and_then_every_kth_call_is_read() -> None:
+    monitor = SpectralMonitor(TAU, every=3)
+    taken = [monitor(*healthy_views()) is not None for _ in range(7)]
+    assert taken == [True, False, False, True, False, False, True]
+
+
+def test_readings_carry_the_step_they_were_taken_at() -> None:
+    monitor = SpectralMonitor(TAU, every=2)
+    readings = [monitor(*healthy_views()) for _ in range(5)]
+    assert [reading.step for reading in readings if reading] == [0, 2, 4]
+
+
+def test_a_skipped_step_touches_no_tensor_and_no_temperature() -> None:
+    def never() -> float:
+        raise AssertionError("the temperature was read on a skipped step")
+
+    monitor = SpectralMonitor(never, every=2)
+    monitor.load_state_dict(SpectralMonitor(TAU).state_dict() | {"step": 1})
+    z1, z2 = healthy_views()
+    with CountOps() as ops:
+        assert monitor(z1, z2) is None
+        assert SpectralMonitor(never, every=2).due
+    assert ops.count == 0
+
+
+def test_two_views_are_an_ntxent_batch() -> None:
+    z1, z2 = healthy_views()
+    by_views = SpectralMonitor(TAU)(z1, z2)
+    by_contrast = SpectralMonitor(TAU)(contrast=Contrast.paired(z1, z2))
+    by_callable = SpectralMonitor(TAU)(contrast=lambda: Contrast.paired(z1, z2))
+    assert by_views is not None
+    assert by_contrast is not None
+    assert by_callable is not None
+    assert by_views.scalars() == by_contrast.scalars() == by_callable.scalars()
+
+
+def test_the_measured_gradient_is_autograds_with_keys_held_fixed() -> None:
+    z1, z2 = (z.double() for z in healthy_views(pairs=16))
+    rows = torch.cat([z1, z2])
+    squared = []
+    for i, positive in enumerate(torch.arange(32).roll(16)):
+        anchor = rows[i].clone().requires_grad_()
+        logits = (rows @ anchor / TAU).masked_fill(torch.arange(32) == i, -torch.inf)
+        loss = logits.logsumexp(0) - logits[positive]
+        squared.append(torch.autograd.grad(loss, anchor)[0].square().sum().item())
+    reading = SpectralMonitor(TAU, strict=True)(z1, z2)
+    assert reading is not None
+    assert reading.gradient.measured == pytest.approx(sum(squared) / 32)
+
+
+@pytest.mark.parametrize(
+    "tau",
+    [0.05, torch.tensor(0.05), nn.Parameter(torch.tensor(0.05)), lambda: torch.tensor(20.0) ** -1],
+    ids=["float", "tensor", "parameter", "callable"],
+)
+def test_tau_may_be_a_number_a_tensor_or_a_callable(tau) -> None:
+    z1, z2 = healthy_views()
+    reading = SpectralMonitor(tau, strict=True)(z1, z2)
+    expected = infonce(Contrast.paired(z1, z2), 0.05).loss.mean().item()
+    assert reading is not None
+    assert reading.softmax.loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_learned_scale_is_read_anew_at_each_reading() -> None:
+    scale = nn.Parameter(torch.tensor(10.0).log())
+    monitor = SpectralMonitor(lambda: 1 / scale.exp(), every=1, strict=True)
+    first = monitor(*healthy_views())
+    scale.data += torch.tensor(2.0).log()
+    second = monitor(*healthy_views())
+    assert first is not None
+    assert second is not None
+    assert (first.softmax.tau, second.softmax.tau) == pytest.approx((0.1, 0.05))
+
+
+def test_no_graph_is_built_or_kept() -> None:
+    z1, z2 = (z.requires_grad_() for z in healthy_views())
+    reading = SpectralMonitor(TAU)(z1, z2)
+    assert reading is not None
+    assert not reading.outlook.log_odds.requires_grad
+    assert z1.grad is None
+    (z1 * z2).sum().backward()
+
+
+def test_memory_is_returned_once_the_reading_is_taken() -> None:
+    monitor = SpectralMonitor(TAU, every=1)
+    z1, z2 = healthy_views()
+    before = living_bytes()
+    reading = monitor(z1, z2)
+    assert reading is not None
+    numbers = 4 * reading.anchors + reading.cloud.dimension
+    assert living_bytes() - before <= 8 * numbers
+    del reading
+    assert living_bytes() == before
+
+
+def living_bytes() -> int:
+    gc.collect()
+    tensors = [one for one in gc.get_objects() if type(one) is torch.Tensor]
+    storages = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in tensors}
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def test_an_autocast_region_changes_nothing() -> None:
+    z1, z2 = healthy_views()
+    plain = SpectralMonitor(TAU)(z1, z2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = SpectralMonitor(TAU)(z1, z2)
+    assert plain is not None
+    assert inside is not None
+    assert plain.scalars() == inside.scalars()
+
+
+def test_a_failure_is_logged_once_and_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    monitor = SpectralMonitor(TAU, every=1)
+    z1, z2 = healthy_views()
+    broken = z1.clone()
+    broken[5] = torch.nan
+    with caplog.at_level(logging.WARNING):
+        assert monitor(broken, z2) is None
+        assert monitor(broken, z2) is None
+    assert len(caplog.records) == 1
+    assert "row 5 of z1 holds NaN" in caplog.text
+    assert monitor(z1, z2) is not None
+
+
+def test_a_strict_monitor_raises() -> None:
+    z1, z2 = healthy_views()
+    with pytest.raises(RowError, match="zero"):
+        SpectralMonitor(TAU, strict=True)(torch.zeros_like(z1), z2)
+
+
+@pytest.mark.parametrize("tau", [torch.tensor(-1.0), lambda: 0.0])
+def test_a_learned_temperature_gone_wrong_raises_only_in_strict_mode(tau) -> None:
+    z1, z2 = healthy_views()
+    assert SpectralMonitor(tau)(z1, z2) is None
+    with pytest.raises(ParameterError, match="tau must be a finite number above 0"):
+        SpectralMonitor(tau, strict=True)(z1, z2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tau": 0.0}, "tau must be a finite number above 0"),
+        ({"tau": 0.1, "every": 0}, "every must be at least 1 step"),
+        ({"tau": 0.1, "method": "exact"}, "method must be one of"),
+    ],
+)
+def test_wrong_settings_raise_at_once(arguments, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        SpectralMonitor(**arguments)
+
+
+def test_a_call_without_a_batch_is_a_mistake_in_the_loop_and_always_raises() -> None:
+    z1, z2 = healthy_views()
+    monitor = SpectralMonitor(TAU)
+    for arguments in ({}, {"z1": z1}, {"z2": z2}):
+        with pytest.raises(ParameterError, match="either both views"):
+            monitor(**arguments)
+    with pytest.raises(ParameterError, match="either both views"):
+        monitor(z1, z2, contrast=Contrast.paired(z1, z2))
+
+
+def test_sync_without_a_process_group_says_what_to_do() -> None:
+    with pytest.raises(ParameterError, match="call init_process_group first"):
+        SpectralMonitor(TAU, sync=True, strict=True)(*healthy_views())
+
+
+def test_trend_is_the_papers_average_and_rolling_variance() -> None:
+    monitor = SpectralMonitor(TAU, every=1)
+    readings = [monitor(*healthy_views(pairs=16, seed=seed)) for seed in range(WINDOW + 10)]
+    values = torch.tensor([one.gradient.measured for one in readings], dtype=torch.float64)
+    ema = values[0]
+    for value in values[1:]:
+        ema = 0.9 * ema + 0.1 * value
+    trend = readings[-1].trend
+    assert trend.ema == pytest.approx(ema.item())
+    assert trend.rolling_variance == pytest.approx(values[-WINDOW:].var(correction=0).item())
+    assert readings[0].trend.rolling_variance is None
+    assert "spectral/gradient_rolling_variance" not in readings[0].scalars()
+    assert "spectral/gradient_rolling_variance" in readings[1].scalars()
+
+
+def test_a_restored_monitor_continues_as_if_never_stopped() -> None:
+    def show(monitor: SpectralMonitor, seeds: range) -> list[dict[str, float]]:
+        readings = [monitor(*healthy_views(pairs=16, seed=seed)) for seed in seeds]
+        return [one.scalars() | {"step": one.step} for one in readings if one]
+
+    straight = SpectralMonitor(TAU, every=2)
+    show(straight, range(7))
+    resumed = SpectralMonitor(TAU, every=2)
+    resumed.load_state_dict(torch_saved(straight.state_dict()))
+    assert show(resumed, range(7, 15)) == show(straight, range(7, 15))
+
+
+def torch_saved(state):
+    """Through a file, as a checkpoint goes: plain numbers only."""
+    import io
+
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def test_the_monitor_reads_clip_and_moco_batches() -> None:
+    z1, z2 = healthy_views()
+    cross = SpectralMonitor(TAU, strict=True)(contrast=Contrast.cross(z1, z2))
+    assert cross is not None
+    assert cross.softmax.negatives == PAIRS - 1
+    queue = samples(pairs=300, seed=4)
+    moco = SpectralMonitor(TAU, strict=True)(contrast=Contrast.queued(z1, z2, queue))
+    assert moco is not None
+    assert moco.softmax.negatives == 300
+    assert moco.queue is not None

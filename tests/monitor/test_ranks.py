@@ -1,0 +1,119 @@
+"""Two real processes over gloo read the batch that one process would."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from batches import DIMENSION, TAU, healthy_views
+
+from eigenbatch.core.moments import moments
+from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.ranks import Together, total_moments
+
+PAIRS = 48
+METHODS = ("certified", "theorem", "proxy")
+
+
+def views():
+    return [z.double() for z in healthy_views(pairs=PAIRS)]
+
+
+def shard(rank):
+    part = slice(rank * PAIRS // 2, (rank + 1) * PAIRS // 2)
+    return [z[part] for z in views()]
+
+
+def read(views, **settings):
+    reading = SpectralMonitor(TAU, strict=True, **settings)(*views)
+    return reading.scalars() | {
+        "predicted": reading.outlook.at_tau(0.4).ceiling,
+        "names": [one.name for one in reading.diagnoses],
+    }
+
+
+def failures(rank):
+    """What each process gets when only rank 1 holds an unreadable batch, and when shapes differ."""
+    broken = shard(rank)
+    if rank == 1:
+        broken[0][3] = torch.nan
+    heard = []
+    for batch in (broken, [z[: 8 + rank] for z in shard(rank)]):
+        try:
+            SpectralMonitor(TAU, strict=True, sync=True)(*batch)
+        except ValueError as error:
+            heard.append(str(error))
+    heard.append(SpectralMonitor(TAU, sync=True)(*broken) is None)
+    return heard
+
+
+def traffic(rank):
+    """How many numbers the spectrum sends, and how many rows it gathers."""
+    sent, gathered = [], []
+    reduce, gather = dist.all_reduce, dist.all_gather
+    dist.all_reduce = lambda tensor, **rest: (sent.append(tensor.numel()), reduce(tensor, **rest))
+    dist.all_gather = lambda *_, **__: gathered.append(1)
+    try:
+        ranks = Together(None, torch.device("cpu"))
+        total = total_moments(moments(torch.cat(shard(rank))), ranks)
+    finally:
+        dist.all_reduce, dist.all_gather = reduce, gather
+    return {"sent": sent, "gathered": gathered, "count": total.count, "second": total.second}
+
+
+def work(rank, directory):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{directory}/meet", rank=rank, world_size=2)
+    results = {method: read(shard(rank), method=method, sync=True) for method in METHODS}
+    results["alone"] = read(shard(rank))
+    results["failures"] = failures(rank)
+    results["traffic"] = traffic(rank)
+    torch.save(results, directory / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("ranks")
+    mp.spawn(work, (directory,), nprocs=2)
+    return [torch.load(directory / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_two_processes_read_what_one_reads(both, method) -> None:
+    alone = read(views(), method=method)
+    for results in both:
+        assert results[method].keys() == alone.keys()
+        assert results[method].pop("names") == alone["names"]
+        for name, value in results[method].items():
+            assert value == pytest.approx(alone[name], rel=1e-9, abs=1e-12), name
+
+
+@pytest.mark.slow
+def test_without_sync_each_process_reads_its_own_batch(both) -> None:
+    first, second = (results["alone"]["spectral/loss"] for results in both)
+    assert first != second
+    assert first == pytest.approx(read(shard(0))["spectral/loss"])
+
+
+@pytest.mark.slow
+def test_a_batch_that_one_process_cannot_read_stops_all_and_blocks_none(both) -> None:
+    (elsewhere, shapes, silent), (here, same_shapes, also_silent) = (
+        results["failures"] for results in both
+    )
+    assert "another process holds a batch that cannot be read" in elsewhere
+    assert "row 3 of z1 holds NaN" in here
+    assert shapes == same_shapes
+    assert "different shapes [[16, 64], [18, 64]]" in shapes
+    assert silent is also_silent is True
+
+
+@pytest.mark.slow
+def test_the_spectrum_sends_moments_and_gathers_no_rows(both) -> None:
+    expected = moments(torch.cat(views()))
+    for results in both:
+        traffic = results["traffic"]
+        assert traffic["sent"] == [DIMENSION**2 + DIMENSION + 1]
+        assert traffic["gathered"] == []
+        assert traffic["count"] == 2 * PAIRS
+        torch.testing.assert_close(traffic["second"], expected.second)

@@ -1,0 +1,179 @@
+import math
+from dataclasses import FrozenInstanceError
+
+import pytest
+import torch
+from batches import TAU, healthy_views, samples
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from eigenbatch.core.band import Method, gradient_band
+from eigenbatch.core.concentration import subgaussian_radius
+from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.errors import ShapeError
+from eigenbatch.core.infonce import BLOCK_ELEMENTS, infonce
+from eigenbatch.core.spectrum import spectrum
+from eigenbatch.monitor.measure import read_batch
+from eigenbatch.monitor.reading import Reading
+from layouts import LAYOUTS, contrast
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_softmax_numbers_are_those_of_infonce(layout: str) -> None:
+    batch = contrast(layout, "anisotropic", 24, 8)
+    values = infonce(batch, TAU)
+    softmax = read_batch(batch, TAU).softmax
+    assert softmax.loss == pytest.approx(values.loss.mean().item())
+    assert softmax.miss == pytest.approx(values.miss.mean().item())
+    assert softmax.alignment == pytest.approx(values.alignment.mean().item())
+    expected = values.effective_negatives.mean().item()
+    assert softmax.effective_negatives == pytest.approx(expected)
+    assert softmax.chance_loss == pytest.approx(math.log(batch.negative_count + 1))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_gradient_is_force_times_geometry(layout: str) -> None:
+    batch = contrast(layout, "clustered", 24, 8)
+    gradient = read_batch(batch, TAU).gradient
+    truth = infonce(batch, TAU).squared_gradient.mean().item()
+    assert gradient.measured == pytest.approx(truth)
+    assert gradient.force * gradient.geometry == pytest.approx(truth)
+    assert 0 <= gradient.geometry <= 4
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_gradient_lies_inside_both_bands(layout: str) -> None:
+    gradient = read_batch(contrast(layout, "random", 24, 8), TAU).gradient
+    assert gradient.certified.contained
+    assert gradient.paper.contained
+    assert gradient.band is gradient.certified
+
+
+@pytest.mark.parametrize("method", ["theorem", "proxy", "queue"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_chosen_method_is_that_of_gradient_band(layout: str, method: Method) -> None:
+    batch = contrast(layout, "anisotropic", 24, 8)
+    gradient = read_batch(batch, TAU, method=method).gradient
+    expected = gradient_band(batch, TAU, method=method).mean
+    assert gradient.band is gradient.paper
+    assert gradient.band.lower == pytest.approx(expected.lower)
+    assert gradient.band.upper == pytest.approx(expected.upper)
+
+
+def test_without_a_choice_the_papers_band_is_its_proxy() -> None:
+    batch = contrast("paired", "anisotropic", 24, 8)
+    expected = gradient_band(batch, TAU, method="proxy").mean
+    assert read_batch(batch, TAU).gradient.paper.upper == pytest.approx(expected.upper)
+
+
+def test_a_large_queue_is_seen_through_a_sample_and_its_concentration_term() -> None:
+    query, key = healthy_views()
+    queue = samples(pairs=6000, seed=3)
+    reading = read_batch(Contrast.queued(query, key, queue), TAU)
+    assert reading.queue is not None
+    assert reading.queue.sampled == reading.cloud.count == 4096
+    truth = spectrum(queue).top
+    radius = subgaussian_radius(4096, 1 / reading.queue.sigma)
+    assert reading.queue.radius == pytest.approx(radius)
+    assert reading.queue.sigma == pytest.approx(truth, rel=0.1)
+    assert truth <= reading.queue.ceiling == pytest.approx(reading.queue.sigma + radius)
+    assert reading.queue.fill is None
+
+
+def test_sampling_a_queue_leaves_the_global_generator_alone() -> None:
+    query, key = healthy_views()
+    batch = Contrast.queued(query, key, samples(pairs=5000, seed=3))
+    before = torch.get_rng_state()
+    first, second = read_batch(batch, TAU), read_batch(batch, TAU)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first.scalars() == second.scalars()
+
+
+def test_ids_count_empty_slots_and_own_samples() -> None:
+    query, key = healthy_views(pairs=4)
+    batch = Contrast.queued(query, key, samples(pairs=5))
+    ids = torch.tensor([7, 8, 9, 10])
+    reading = read_batch(batch, TAU, ids=ids, queue_ids=torch.tensor([7, -1, 9, 30, 9]))
+    assert reading.queue is not None
+    assert reading.queue.fill == pytest.approx(4 / 5)
+    assert reading.queue.self_negative_rate == pytest.approx(2 / 4)
+
+
+@pytest.mark.parametrize(
+    ("ids", "queue_ids", "message"),
+    [
+        (torch.arange(3), None, "ids must hold 4 sample ids"),
+        (None, torch.arange(4), "queue_ids must hold 5 sample ids"),
+    ],
+)
+def test_ids_of_the_wrong_length_are_refused(ids, queue_ids, message: str) -> None:
+    query, key = healthy_views(pairs=4)
+    batch = Contrast.queued(query, key, samples(pairs=5))
+    with pytest.raises(ShapeError, match=message):
+        read_batch(batch, TAU, ids=ids, queue_ids=queue_ids)
+
+
+def test_ids_without_a_queue_are_refused() -> None:
+    with pytest.raises(ShapeError, match="belong to a queue"):
+        read_batch(Contrast.paired(*healthy_views()), TAU, ids=torch.arange(128))
+
+
+def healthy_reading() -> Reading:
+    return read_batch(Contrast.paired(*healthy_views()), TAU)
+
+
+def test_scalars_are_finite_floats_under_one_prefix() -> None:
+    scalars = healthy_reading().scalars()
+    assert all(name.startswith("spectral/") for name in scalars)
+    assert all(type(value) is float and math.isfinite(value) for value in scalars.values())
+    assert len(scalars) > 30
+
+
+def test_orthogonal_rows_leave_out_the_rank_they_cannot_estimate() -> None:
+    batch = Contrast.cross(torch.eye(4), torch.eye(4))
+    assert "spectral/participation_ratio_unbiased" not in read_batch(batch, TAU).scalars()
+
+
+def test_ranks_come_with_their_attainable_maximum() -> None:
+    scalars = healthy_reading().scalars()
+    most = scalars["spectral/attainable_rank"]
+    assert most == 64
+    for name in ("participation_ratio", "entropy_rank", "stable_rank"):
+        assert 1 <= scalars[f"spectral/{name}"] <= most
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the largest result of any operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.elements = max(self.elements, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("method", ["certified", "theorem"])
+def test_a_large_batch_never_needs_its_similarity_matrix(method: Method) -> None:
+    batch = Contrast.paired(*healthy_views(pairs=2048, d=8))
+    with LargestTensor() as largest:
+        read_batch(batch, TAU, method=method)
+    assert largest.elements <= BLOCK_ELEMENTS < len(batch.anchors) ** 2
+
+
+def test_a_reading_cannot_be_changed() -> None:
+    reading = healthy_reading()
+    with pytest.raises(FrozenInstanceError):
+        reading.anchors = 3  # type: ignore[misc]
+
+
+def test_a_reading_keeps_no_embeddings() -> None:
+    reading = healthy_reading()
+    kept = [value for value in vars_of(reading.outlook) if isinstance(value, torch.Tensor)]
+    assert all(tensor.ndim == 1 and not tensor.requires_grad for tensor in kept)
+
+
+def vars_of(record: object) -> list[object]:
+    return [getattr(record, name) for name in record.__slots__]
