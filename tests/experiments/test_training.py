@@ -44,8 +44,10 @@ def run(config, path, **options):
     return train(config, path, accelerator="cpu", devices=1, **options)
 
 
-def without_times(line):
-    return {k: v for k, v in line.items() if "seconds" not in k and k != "sampler/seconds"}
+def reproducible(line, workers):
+    """Without times; with workers the sampler's figures are those of a batch drawn ahead."""
+    hidden = ("sampler/",) if workers else ()
+    return {k: v for k, v in line.items() if "seconds" not in k and not k.startswith(hidden)}
 
 
 @pytest.mark.slow
@@ -71,18 +73,18 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, options
         flat = [torch.utils._pytree.tree_leaves(state[name]) for state in states]
         for a, b in zip(*flat, strict=True):
             assert torch.equal(torch.as_tensor(a), torch.as_tensor(b)), name
-    lines = [[without_times(line) for line in d.read_metrics()] for d in (whole, cut)]
+    lines = [[reproducible(line, workers) for line in d.read_metrics()] for d in (whole, cut)]
     assert lines[0] == lines[1]
 
 
 def test_a_run_learns_and_writes_what_it_did(tmp_path):
-    directory = run(dataclasses.replace(SMALL, epochs=4), tmp_path / "run")
+    directory = run(TrainConfig(epochs=3, selector="greedy-16"), tmp_path / "run")
     manifest = json.loads(directory.manifest.read_text())
     assert manifest["config"]["selector"] == "greedy-16"
     assert manifest["versions"]["torch"] == torch.__version__
     metrics = directory.read_metrics()
     losses = [line["loss"] for line in metrics if "loss" in line]
-    assert len(losses) == 20
+    assert len(losses) == 33
     assert losses[-1] < losses[0] - 0.5
     assert {"knn", "linear", "linear_5_labels", "rankme", "finished"} <= set(metrics[-1])
     assert any("spectral/sigma_hat" in line for line in metrics)

@@ -102,7 +102,7 @@ def build_method(config: TrainConfig, channels: int) -> Method:
         encoder = ConvNet(channels, (w, 2 * w, 4 * w, 4 * w))
     else:
         make = resnet18 if config.encoder == "resnet18" else resnet50
-        encoder = make(config.stem, width=config.width)
+        encoder = make(config.stem, width=config.width, channels=channels)
     head = projection_head(int(encoder.features), config.dim, config.dim)
     if config.method == "moco":
         negatives = {

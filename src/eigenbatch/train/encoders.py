@@ -72,18 +72,19 @@ class ResNet(nn.Module):
         *,
         stem: Stem = "imagenet",
         width: int = 64,
+        channels: int = 3,
     ) -> None:
         super().__init__()
         if stem == "imagenet":
             self.stem = nn.Sequential(
-                nn.Conv2d(3, width, 7, 2, 3, bias=False),
+                nn.Conv2d(channels, width, 7, 2, 3, bias=False),
                 nn.BatchNorm2d(width),
                 nn.ReLU(inplace=True),
                 nn.MaxPool2d(3, 2, 1),
             )
         elif stem == "cifar":
             self.stem = nn.Sequential(
-                _conv3(3, width, 1), nn.BatchNorm2d(width), nn.ReLU(inplace=True)
+                _conv3(channels, width, 1), nn.BatchNorm2d(width), nn.ReLU(inplace=True)
             )
         else:
             raise ParameterError(f'stem must be "imagenet" or "cifar", got {stem!r}')
@@ -104,14 +105,14 @@ class ResNet(nn.Module):
         return features.mean((2, 3))
 
 
-def resnet18(stem: Stem = "imagenet", *, width: int = 64) -> ResNet:
+def resnet18(stem: Stem = "imagenet", *, width: int = 64, channels: int = 3) -> ResNet:
     """ResNet-18: 512 features at the usual width."""
-    return ResNet(BasicBlock, (2, 2, 2, 2), stem=stem, width=width)
+    return ResNet(BasicBlock, (2, 2, 2, 2), stem=stem, width=width, channels=channels)
 
 
-def resnet50(stem: Stem = "imagenet", *, width: int = 64) -> ResNet:
+def resnet50(stem: Stem = "imagenet", *, width: int = 64, channels: int = 3) -> ResNet:
     """ResNet-50: 2048 features at the usual width."""
-    return ResNet(Bottleneck, (3, 4, 6, 3), stem=stem, width=width)
+    return ResNet(Bottleneck, (3, 4, 6, 3), stem=stem, width=width, channels=channels)
 
 
 class ConvNet(nn.Module):
