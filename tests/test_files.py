@@ -57,11 +57,16 @@ def test_pickled_code_is_never_run(tmp_path):
         ("z.npy", lambda p: p.write_bytes(b"\x93NUMPY garbage"), "z.npy"),
         ("z.npz", lambda p: p.write_bytes(b"not a zip"), "z.npz"),
         ("z.safetensors", lambda p: p.write_bytes(b"short"), "z.safetensors"),
-        ("z.pt", lambda p: p.write_bytes(b"garbage"), "not a plain tensor file"),
+        ("z.pt", lambda p: p.write_bytes(b"garbage"), "z.pt"),
         ("z.npy", lambda p: np.save(p, np.zeros(3)), r"shape \(3,\), expected \(rows, d\)"),
-        ("z.npy", lambda p: np.save(p, np.zeros((2, 2), dtype=bool)), "dtype torch.bool"),
+        ("z.npy", lambda p: np.save(p, np.zeros((2, 2), dtype=bool)), "torch.bool"),
         ("z.npz", lambda p: np.savez(p, a=np.zeros(1), b=np.zeros(1)), r"2 arrays \(a, b\)"),
         ("z.pt", lambda p: torch.save([1, 2], p), "holds a list"),
+        ("z.pt", lambda p: p.write_bytes(b"hello"), "z.pt"),
+        ("z.pt", lambda p: p.write_bytes(b""), "z.pt: .+"),
+        ("z.pt", lambda p: torch.save(torch.eye(3).to_sparse(), p), "dense matrix"),
+        ("z.npy", lambda p: np.save(p, np.array([["a", "b"]])), "z.npy"),
+        ("z.npy", lambda p: np.save(p, np.zeros((2, 2), dtype="M8[s]")), "z.npy"),
     ],
 )
 def test_unusable_files_raise_and_say_why(tmp_path, name, write, message):

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eigenbatch.core.errors import ParameterError, RowError, ShapeError
+from eigenbatch.core.precision import positive_scalar
 from eigenbatch.demo import digit_views
 from eigenbatch.diagnose import Report, describe_cloud, describe_pairs
 from eigenbatch.files import FileFormatError, load_embeddings
@@ -45,7 +46,9 @@ def diagnose(
         report = _report(embeddings, pairs, tau)
         _show(report, html)
     except (FileFormatError, ShapeError, RowError, ParameterError, OSError) as reason:
-        Console(stderr=True).print(f"[bold red]error:[/] {reason}", highlight=False)
+        Console(stderr=True, soft_wrap=True).print(
+            Text.assemble(("error: ", "bold red"), str(reason))
+        )
         raise typer.Exit(2) from reason
     if not report.healthy:
         raise typer.Exit(1)
@@ -69,6 +72,7 @@ def demo(
 
 
 def _report(embeddings: Path, pairs: Path | None, tau: float) -> Report:
+    positive_scalar(tau, "tau")
     z = load_embeddings(embeddings)
     return describe_cloud(z) if pairs is None else describe_pairs(z, load_embeddings(pairs), tau)
 

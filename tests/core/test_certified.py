@@ -39,6 +39,23 @@ def test_every_gradient_lies_inside_the_band(geometry, tau, directions, single):
 
 
 @settings(max_examples=150)
+@given(geometry=geometries, tau=st.floats(0.005, 1), directions=st.integers(0, 2))
+def test_a_float32_band_holds_the_gradient_in_exact_arithmetic(geometry, tau, directions):
+    """Rounding of the logits, magnified by 1 / tau, is part of the certificate."""
+    wide = contrast(**geometry)
+    rows = {"anchors": wide.anchors.float(), "keys": wide.keys.float()}
+    rest = {"positive": wide.positive, "itself": wide.itself, "first_negative": wide.first_negative}
+    exact = Contrast(**{name: z.double() for name, z in rows.items()}, **rest)
+    band = gradient_band(
+        Contrast(**rows, **rest), tau, directions=min(directions, *wide.candidates.shape)
+    )
+    truth = infonce(exact, tau).squared_gradient
+    visible = truth > 1e-30  # below, float32 cannot hold the square
+    assert (band.lower.double() <= truth * (1 + 1e-6))[visible].all()
+    assert (truth <= band.upper.double() * (1 + 1e-6))[visible].all()
+
+
+@settings(max_examples=150)
 @given(geometry=geometries, tau=temperatures, directions=st.integers(0, 3))
 def test_upper_band_is_the_formula_of_the_audit(geometry, tau, directions):
     """Brute force in numpy: weights, spectrum and projections straight from their definitions."""

@@ -1,4 +1,5 @@
 import math
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -6,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from eigenbatch.core.cloud import cloud_of
+from eigenbatch.core.cloud import cloud_of, compact
 from eigenbatch.core.errors import ShapeError
-from eigenbatch.core.moments import moments
+from eigenbatch.core.moments import Moments, moments
 from eigenbatch.core.spectrum import isotropy_gap, participation_ratio, spectrum
 
 
@@ -44,6 +45,31 @@ def test_centred_entropy_rank_is_that_of_numpys_covariance() -> None:
     assert cloud_of(moments(z)).centred_entropy_rank == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("n", "d"), [(2, 40), (10, 30), (29, 30), (30, 30), (31, 30), (90, 30)])
+@pytest.mark.parametrize("offset", [0.0, 1.5])
+def test_rows_are_summarised_as_their_moments_are(n: int, d: int, offset: float) -> None:
+    z = 3 * rows(n, d, offset=offset)
+    assert astuple(cloud_of(z)) == pytest.approx(astuple(cloud_of(moments(z))), rel=1e-10)
+    assert cloud_of(compact(z), spectrum(z)) == cloud_of(compact(z))
+
+
+def test_few_rows_pose_no_eigenproblem_larger_than_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = []
+    eigvalsh = torch.linalg.eigvalsh
+    monkeypatch.setattr(
+        torch.linalg, "eigvalsh", lambda gram: (sizes.append(len(gram)), eigvalsh(gram))[1]
+    )
+    cloud_of(rows(6, 50))
+    assert sizes == [6, 6]
+
+
+def test_moments_are_taken_once_there_are_as_many_rows_as_dimensions() -> None:
+    assert isinstance(compact(rows(8, 8)), Moments)
+    assert isinstance(compact(rows(7, 8)), Tensor)
+
+
 def test_batches_merge_exactly() -> None:
     z = rows(60, 8)
     merged = cloud_of(moments(z[:17]) + moments(z[17:]))
@@ -53,17 +79,19 @@ def test_batches_merge_exactly() -> None:
     assert merged.count == 60
 
 
-def test_identical_rows_are_nothing_but_their_mean() -> None:
-    cloud = cloud_of(moments(torch.ones(5, 3)))
+@pytest.mark.parametrize("d", [3, 7, 500])
+def test_identical_rows_are_nothing_but_their_mean(d: int) -> None:
+    cloud = cloud_of(torch.full((5, d), 0.7))
     assert cloud.mean_share == pytest.approx(1)
     assert cloud.sigma_hat == pytest.approx(1)
     assert cloud.centred_entropy_rank == 0
 
 
-def test_orthogonal_rows_estimate_an_infinite_participation_ratio() -> None:
-    cloud = cloud_of(moments(torch.eye(4)))
+@pytest.mark.parametrize("n", [3, 4, 5])
+def test_orthogonal_rows_estimate_an_infinite_participation_ratio(n: int) -> None:
+    cloud = cloud_of(torch.eye(5)[:n])
     assert cloud.participation_ratio_unbiased == math.inf
-    assert cloud.participation_ratio == pytest.approx(4)
+    assert cloud.participation_ratio == pytest.approx(n)
 
 
 def test_opposite_rows_have_no_mean() -> None:
@@ -74,3 +102,5 @@ def test_opposite_rows_have_no_mean() -> None:
 def test_one_row_is_no_cloud() -> None:
     with pytest.raises(ShapeError, match="at least 2 rows, got 1"):
         cloud_of(moments(torch.ones(1, 3)))
+    with pytest.raises(ShapeError, match="at least 2 rows, got 1"):
+        cloud_of(torch.ones(1, 3))

@@ -105,6 +105,18 @@ def test_several_processes_have_the_outlook_of_their_anchors_together() -> None:
     assert twice.at_tau(0.4).ceiling == pytest.approx(whole.at_tau(0.4).ceiling)
 
 
+def test_a_spectrum_of_some_candidates_is_an_assumption_where_it_is_used() -> None:
+    contrast = Contrast.paired(*views(32, 8, anisotropy=0.5, noise=0.5, seed=0))
+    part = spectrum(contrast.candidates[:40])
+    present = outlook(contrast, infonce(contrast, 0.2), part)
+    assumption = "40 sampled keys have the spectrum of all 64"
+    assert present.at_tau(0.4).assumes == assumption
+    assert present.with_negatives(8).assumes == f"negatives of the same kind, {assumption}"
+    assert present.whitened().assumes == f"normal similarities, {assumption}"
+    assert present.at_tau(0.1).assumes == "nothing, for this batch"
+    assert look(contrast, 0.2).at_tau(0.4).assumes == "nothing, for this batch"
+
+
 def test_impossible_changes_are_refused() -> None:
     present = look(Contrast.paired(*views(8, 4, anisotropy=0.0, noise=0.5, seed=0)), 0.2)
     with pytest.raises(ParameterError, match="at least 1 negative, got 0"):

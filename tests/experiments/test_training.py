@@ -157,6 +157,7 @@ def test_an_unusable_checkpoint_says_so(tmp_path):
         ({"method": "byol"}, "method must be one of"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"data": "cifar10"}, "--data-dir"),
+        ({"encoder": "resnet18", "width": 4}, "multiple of 8"),
     ],
 )
 def test_bad_settings_raise_before_anything_is_written(options, message):
@@ -177,7 +178,7 @@ def test_the_papers_settings_are_recipes():
 @pytest.mark.parametrize("name", recipes())
 def test_every_recipe_takes_a_few_steps_at_reduced_size(tmp_path, name):
     config = dataclasses.replace(
-        recipes()[name].config, data="digits", data_dir=None, image_size=32, width=2, dim=16,
+        recipes()[name].config, data="digits", data_dir=None, image_size=32, width=8, dim=16,
         batch_size=16, pool_size=64, queue_size=64, epochs=1, workers=0, precision="32-true",
     )  # fmt: skip
     directory = run(config, tmp_path / "run", observers=[StopAfter(3)])

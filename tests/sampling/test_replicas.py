@@ -13,6 +13,7 @@ from eigenbatch.select.random import Random
 
 SIZE, BATCH, EPOCHS = 62, 8, 2
 COVERAGES = ("epoch", "stream", "free")
+MIXED = (torch.float16, torch.float64)
 
 
 def trained(coverage):
@@ -35,6 +36,15 @@ def uneven_update(rank):
     cache = EmbeddingCache(6, 8)
     ids = torch.tensor([4, 0, 5]) if rank == 0 else torch.tensor([4])
     cache.update_synchronized(ids, random_rows(len(ids), seed=rank))
+    return cache.state_dict()
+
+
+def mixed_update(rank, dtype):
+    """Rank 0 brings float32, rank 1 float64 and then half precision."""
+    cache = EmbeddingCache(6, 8, dtype=dtype)
+    for step, other in enumerate((torch.float64, torch.float16)):
+        z = random_rows(1, seed=rank + 2 * step).to(other if rank == 1 else torch.float32)
+        cache.update_synchronized(torch.tensor([rank + 2 * step]), z)
     return cache.state_dict()
 
 
@@ -72,6 +82,7 @@ def work(rank, directory):
     results = {coverage: trained(coverage) for coverage in COVERAGES}
     results["early"] = list(early)
     results["uneven"] = uneven_update(rank)
+    results["mixed"] = {str(dtype): mixed_update(rank, dtype) for dtype in MIXED}
     results["refused"] = refused_updates(rank)
     results["shared"] = shared_file(directory)
     torch.save(results, directory / f"{rank}.pt")
@@ -116,6 +127,17 @@ def test_processes_may_bring_different_numbers_of_rows_and_the_last_rank_wins(bo
     for results in both:
         assert torch.equal(results["uneven"]["rows"], expected.state_dict()["rows"])
         assert results["uneven"]["ticks"].tolist() == [1, 0, 0, 0, 1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", MIXED)
+def test_processes_may_bring_different_dtypes_and_the_widest_is_sent(both, dtype):
+    expected = EmbeddingCache(6, 8, dtype=dtype)
+    rows = [random_rows(1, seed=seed) for seed in range(4)]
+    expected.update(torch.tensor([0, 1]), torch.cat(rows[:2]).double())
+    expected.update(torch.tensor([2, 3]), torch.cat([rows[2], rows[3].half().float()]))
+    for results in both:
+        assert torch.equal(results["mixed"][str(dtype)]["rows"], expected.state_dict()["rows"])
 
 
 @pytest.mark.slow

@@ -242,7 +242,7 @@ def test_a_state_with_the_memory_of_another_selector_is_refused_and_changes_noth
     sampler.set_epoch(1)
     next(iter(sampler))
     other = Run(selector=Random()).sampler
-    with pytest.raises(ParameterError, match="another selector"):
+    with pytest.raises(StateError, match="Alternating"):
         other.load_state_dict(sampler.state_dict())
     assert other.epoch == 0
     assert other.state_dict()["consumed"] == 0

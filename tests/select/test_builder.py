@@ -74,11 +74,18 @@ def test_candidates_after_the_batch_is_full_are_ignored():
     assert builder.ids == ids
 
 
+def test_an_id_is_taken_once_however_often_it_is_offered():
+    builder = BatchBuilder(6, probe=3)
+    for _ in range(4):
+        builder.offer(torch.tensor([1, 2, 3, 4, 4, 5, 6]), cloud("random", 7, 8))
+    assert sorted(builder.finish()) == [1, 2, 3, 4, 5, 6]
+
+
 def test_bad_input_raises_and_changes_nothing():
     builder = BatchBuilder(4, probe=2)
     builder.offer(torch.arange(3), cloud("random", 3, 8))
     before = builder.ids, builder.scores
-    with pytest.raises(ShapeError, match="need 5 ids"):
+    with pytest.raises(ShapeError, match="need 5 whole ids"):
         builder.offer(torch.arange(3), cloud("random", 5, 8))
     with pytest.raises(ShapeError, match="dimension 7, the batch 8"):
         builder.offer(torch.arange(5), cloud("random", 5, 7))

@@ -3,6 +3,7 @@ import torch
 
 from clouds import cloud, unit
 from eigenbatch import (
+    AfterBatches,
     Greedy,
     NoNearDuplicates,
     NumericalWarning,
@@ -13,6 +14,7 @@ from eigenbatch import (
     Random,
     Schedule,
     ShapeError,
+    Sparingly,
 )
 
 
@@ -86,6 +88,27 @@ def test_bound_groups_are_those_of_the_samples_in_the_pool():
     selector = NoNearDuplicates(OnePerGroup(Random(), groups), 0.9999).bind(ids)
     chosen = selector(cloud("random", 200, 8), 40, generator=generator())
     assert len(groups[ids[chosen]].unique()) == 40
+
+
+@pytest.mark.parametrize("wrap", [
+    lambda rule: Schedule(Random(), rule, AfterBatches(0)),
+    lambda rule: Sparingly(rule, 1, Random()),
+    lambda rule: NoNearDuplicates(Schedule(Random(), rule, AfterBatches(0)), 0.9999),
+])  # fmt: skip
+def test_schedules_pass_the_samples_on_to_the_rule_in_force(wrap):
+    groups = torch.arange(1000) // 10
+    ids = torch.randperm(1000, generator=generator())[:200]
+    selector = wrap(OnePerGroup(Random(), groups))
+    chosen = selector.bind(ids)(cloud("random", 200, 8), 40, generator=generator())
+    assert len(groups[ids[chosen]].unique()) == 40
+    pooled = wrap(OnePerGroup(Random(), groups[ids]))
+    chosen = pooled(cloud("random", 200, 8), 40, generator=generator())
+    assert len(groups[ids[chosen]].unique()) == 40
+
+
+def test_a_sample_without_a_group_is_named():
+    with pytest.raises(ShapeError, match="sample 7 has no group"):
+        OnePerGroup(Random(), torch.arange(5)).bind(torch.tensor([1, 7]))
 
 
 def test_unbound_groups_of_another_size_are_refused():

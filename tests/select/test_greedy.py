@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from clouds import KINDS, cloud, unit
-from eigenbatch import Greedy, ParameterError, Random, participation_ratio
+from eigenbatch import Greedy, NumericalWarning, ParameterError, Random, participation_ratio
 from eigenbatch.select.diversity import frobenius_diversity, rayleigh_scores, trace_after_adding
 from eigenbatch.select.search import greedy_search, least_similar
 
@@ -103,6 +103,12 @@ def test_a_window_is_reached_and_held_while_the_batch_is_filled(window, probe):
     assert len(chosen) == 128
     for size in (64, 96, 128):
         assert window[0] <= participation_ratio(pool[chosen[:size]]) <= window[1]
+
+
+def test_a_window_that_the_pool_does_not_offer_warns_and_fills_the_batch():
+    with pytest.warns(NumericalWarning, match="this pool does not offer it"):
+        chosen = Greedy(window=(1.0, 1.2))(cloud("random", 500, 16), 128, generator=generator())
+    assert len(chosen.unique()) == 128
 
 
 def test_literal_stops_once_the_rank_enters_the_window():

@@ -91,6 +91,22 @@ def test_a_state_of_another_kind_is_refused():
         Schedule(Random(), Random()).load_state_dict(Schedule().state_dict())
 
 
+@pytest.mark.parametrize("signal", [AfterBatches(3), IsotropyBelow(), RankPlateau()])
+def test_a_signal_without_its_counts_is_refused(signal):
+    with pytest.raises(ParameterError, match="state holds"):
+        signal.load_state_dict({})
+
+
+def test_a_state_that_fails_half_way_changes_nothing():
+    schedule = Schedule(PoolBalanced(), PoolBalanced(), AfterBatches(3))
+    run(schedule, [cloud("random", 20, 4)] * 2)
+    before = schedule.state_dict()
+    damaged = before | {"warmup": {"seen": [1.0]}, "when": {}}
+    with pytest.raises(ParameterError, match="AfterBatches state"):
+        schedule.load_state_dict(damaged)
+    assert schedule.state_dict() == before
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -85,6 +85,7 @@ def gradient_band(
     method: "certified" always holds. "theorem" is the paper's with the exact sigma* of each anchor,
     "proxy" with (M / N-) sigma-hat, "queue" with the top eigenvalue of sampled keys plus eps_K.
     directions: k, deflated directions of the certified band (0 = per-anchor spectrum alone).
+    The other options shape the paper's bands only; the certified one has nothing to choose:
     smoothness: c of the theorem's third term; `fourth_moment` (C4) replaces c by C4 / N-.
     sampling: "independent" uses 1/N- in the second term, "empirical" the measured ||zbar-||^2.
     max_spectrum: use this bound on sigma* instead of computing it ("theorem" and "proxy").
@@ -102,8 +103,10 @@ def gradient_band(
     dtype = values.softmax_mean.dtype
     if method == "certified":
         floor, excess = certified_geometry(contrast, values, residual, directions)
-        lower = scale * floor
-        terms = {"measured": measured, "unresolved": scale * excess}
+        # A logit is a rounded cosine over tau: so much may the misses be off.
+        rounding = min(1.0, 8 * torch.finfo(dtype).eps / values.tau)
+        lower = scale * floor * (1 - rounding)
+        terms = {"measured": measured, "unresolved": scale * excess + measured * rounding}
         return _band(lower, measured, terms, dtype, batch_lower=lower.mean())
 
     third = smoothness if fourth_moment is None else fourth_moment / contrast.negative_count

@@ -61,7 +61,10 @@ def certified_geometry(
     eps = 16 * torch.finfo(values.softmax_mean.dtype).eps
     basis_error = 16 * torch.finfo(candidates.dtype).eps * largest * concentration
     ceiling = ceiling.clamp(max=1) * (1 + eps) + eps + basis_error
-    return floor * (1 - eps), ceiling - mean.square().sum(1)
+    shift = eps  # how far the computed m may be from the true one
+    length = torch.linalg.vector_norm(residual, dim=1)  # (n,)
+    excess = ceiling - mean.square().sum(1) + 2 * shift * length + shift**2
+    return (floor.sqrt() - shift).clamp(min=0).square() * (1 - eps), excess
 
 
 def _projected(residual: Tensor, positives: Tensor, vectors: Tensor) -> Tensor:

@@ -1,17 +1,18 @@
 """Everything a second moment says about a cloud of unit rows, each number under its own name.
 
-Only `Moments` are needed, never the rows: moments add up across processes and across batches, and
-so do the readings made from them.
+`Moments` are enough: they add up across processes and across batches, and so do the readings made
+from them. Fewer rows than dimensions are smaller than their moments and give the same numbers.
 """
 
 import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from eigenbatch.core.errors import ShapeError
-from eigenbatch.core.moments import Moments
-from eigenbatch.core.spectrum import Spectrum, spectrum
+from eigenbatch.core.moments import Moments, accumulated_rows, moments
+from eigenbatch.core.spectrum import Spectrum, smaller_gram, spectrum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,41 +47,46 @@ class Cloud:
         return self.mean_sqnorm / self.sigma_hat
 
 
-def cloud_of(total: Moments, cloud_spectrum: Spectrum | None = None) -> Cloud:
-    """The summary of all rows behind `total`; they must have been unit rows.
+@torch.no_grad()
+def cloud_of(z_or_moments: Tensor | Moments, cloud_spectrum: Spectrum | None = None) -> Cloud:
+    """The summary of the rows of z (n, d), put on the sphere, or of all rows behind moments.
 
-    `cloud_spectrum` is `spectrum(total)`, for callers that need it too.
+    Rows behind moments must have been unit rows. `cloud_spectrum` is `spectrum(z_or_moments)`, for
+    callers that need it too.
     """
-    n, d = total.count, len(total.sum)
+    facts = compact(z_or_moments) if isinstance(z_or_moments, Tensor) else z_or_moments
+    centred: Tensor | Moments
+    if isinstance(facts, Moments):
+        n, d, mean, gram = facts.count, len(facts.sum), facts.mean, facts.second
+        centred = Moments(count=n, sum=torch.zeros_like(facts.sum), second=n * facts.covariance)
+    else:
+        rows = accumulated_rows(facts, normalize=True)  # (n, d)
+        (n, d), mean, gram = rows.shape, rows.mean(0), smaller_gram(rows)
+        centred = rows - mean
     if n < 2:
         raise ShapeError(f"a cloud needs at least 2 rows, got {n}")
-    values = spectrum(total) if cloud_spectrum is None else cloud_spectrum
+    values = spectrum(facts) if cloud_spectrum is None else cloud_spectrum
+    mean_sqnorm = mean.square().sum().item()
     # Mean of <z_i, z_j>^2 over i != j: tr(Sigma^2) of the population behind the sample.
-    squares = total.second.square().sum().item()
+    squares = gram.square().sum().item()
     off_diagonal = max(0.0, squares - n) / (n * (n - 1))
     excess = d * off_diagonal - 1
+    varies = gram.trace().item() / n - mean_sqnorm > d * torch.finfo(gram.dtype).eps
     return Cloud(
         count=n,
         dimension=d,
         sigma_hat=values.top,
-        mean_sqnorm=total.mean.square().sum().item(),
+        mean_sqnorm=mean_sqnorm,
         participation_ratio=values.participation_ratio,
         participation_ratio_unbiased=math.inf if off_diagonal == 0 else 1 / off_diagonal,
         entropy_rank=values.entropy_rank,
         stable_rank=values.stable_rank,
-        centred_entropy_rank=_centred_entropy_rank(total),
+        centred_entropy_rank=spectrum(centred, normalize=False).entropy_rank if varies else 0.0,
         isotropy_gap=values.isotropy_gap,
         isotropy_gap_unbiased=math.copysign(100 * math.sqrt(abs(excess)), excess),
     )
 
 
-def _centred_entropy_rank(total: Moments) -> float:
-    """Entropy rank of the covariance; 0 when all rows are one and the same."""
-    covariance = total.covariance  # (d, d)
-    rounding = len(covariance) * torch.finfo(covariance.dtype).eps
-    if covariance.trace() <= rounding:
-        return 0.0
-    centred = Moments(
-        count=total.count, sum=torch.zeros_like(total.sum), second=covariance * total.count
-    )
-    return spectrum(centred).entropy_rank
+def compact(z: Tensor) -> Tensor | Moments:
+    """What a cloud is cheapest made from: the rows while n < d, else their moments."""
+    return z if z.ndim == 2 and z.shape[0] < z.shape[1] else moments(z)

@@ -76,7 +76,7 @@ def unit_rows(z: Tensor, name: str = "z") -> Tensor:
 
 def positive_scalar(value: float | Tensor, name: str) -> float:
     """`value` as a finite float above zero; raises ParameterError otherwise."""
-    number = float(value)
+    number = float(value.detach() if isinstance(value, Tensor) else value)
     if not (math.isfinite(number) and number > 0):
         raise ParameterError(f"{name} must be a finite number above 0, got {number}")
     return number

@@ -8,7 +8,8 @@ logsumexp(b s) / b falls with b. So for b' < b the chord to b = 0 lies above, an
     a(b') <= a(b) + (b' - b) min{a(b) / b, 1 - s+}.
 
 ||q||^2 grows with b, so that at a higher temperature ||m||^2 <= lambda_1 ||q||^2 still holds with
-the present q, and (1 + ||m||)^2 bounds the geometry. Nothing is assumed.
+the present q, and (1 + ||m||)^2 bounds the geometry. Nothing is assumed, unless lambda_1 comes
+from a sample of the candidates.
 
 Another number of negatives, drawn like the present ones: their softmax mass grows in proportion,
 a' = a + log(N' / N-), and N sigma ||q||^2 stays.
@@ -54,6 +55,8 @@ class Outlook:
     concentration: Tensor  # (n,) ||q_i||^2
     eigenvalues: Tensor  # (d,) trace one
     top: float  # lambda_1 of the candidates' sum of outer products
+    candidates: int
+    sampled: int  # candidates behind `eigenvalues` and `top`, all of them or some
 
     def gathered(self, concatenated: Callable[[Tensor], Tensor]) -> Self:
         """The outlook of several processes; `concatenated` stacks the rows (n, k) of all."""
@@ -75,15 +78,17 @@ class Outlook:
             share = after / before
             odds = share * self.log_odds + (1 - share) * math.log(self.negative_count)
             norm = (self.top * self.concentration).clamp(max=1).sqrt()  # (n,)
+            assumed = self._sampling
         else:
             slope = torch.minimum(self.log_odds * self.tau, 1 - self.positive_similarity)
             odds = self.log_odds + (after - before) * slope
             norm = torch.ones_like(odds)
+            assumed = ()
         ceiling = (torch.sigmoid(odds) / new * (1 + norm)).square().mean().item()
         return Prediction(
             change=f"tau {self.tau:g} -> {new:g}",
             ceiling=ceiling,
-            assumes="nothing, for this batch",
+            assumes=", ".join(assumed) or "nothing, for this batch",
         )
 
     def with_negatives(self, count: int) -> Prediction:
@@ -97,7 +102,7 @@ class Outlook:
         return Prediction(
             change=f"negatives {self.negative_count} -> {count}",
             ceiling=ceiling,
-            assumes="negatives of the same kind",
+            assumes=", ".join(("negatives of the same kind", *self._sampling)),
         )
 
     def whitened(self, *, eps: float = 1e-5) -> Prediction:
@@ -110,13 +115,23 @@ class Outlook:
         return Prediction(
             change=f"whitened to {directions:.0f} equal directions",
             ceiling=((1 + math.sqrt(norm)) / self.tau) ** 2,
-            assumes="normal similarities",
+            assumes=", ".join(("normal similarities", *self._sampling)),
         )
+
+    @property
+    def _sampling(self) -> tuple[str, ...]:
+        """What a ceiling assumes that uses the spectrum."""
+        if self.sampled >= self.candidates:
+            return ()
+        return (f"{self.sampled} sampled keys have the spectrum of all {self.candidates}",)
 
 
 @torch.no_grad()
 def outlook(contrast: Contrast, values: InfoNCE, cloud: Spectrum) -> Outlook:
-    """Remember what predictions need; on the CPU, so that no accelerator memory is kept."""
+    """Remember what predictions need; on the CPU, so that no accelerator memory is kept.
+
+    `cloud` is the spectrum of the candidates or of a sample of them.
+    """
     positive = (contrast.anchors * values.positives).sum(1)  # (n,)
     return Outlook(
         tau=values.tau,
@@ -127,4 +142,6 @@ def outlook(contrast: Contrast, values: InfoNCE, cloud: Spectrum) -> Outlook:
         concentration=1 / accumulated(values.effective_negatives).cpu(),
         eigenvalues=cloud.eigenvalues.cpu(),
         top=len(contrast.candidates) * cloud.top,
+        candidates=len(contrast.candidates),
+        sampled=cloud.count,
     )

@@ -60,6 +60,11 @@ class TrainConfig:
         for name in ("batch_size", "epochs", "image_size", "evaluate_every", "width", "dim"):
             if getattr(self, name) < 1:
                 raise ParameterError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.encoder != "convnet" and self.width % 8:
+            raise ParameterError(
+                f"width must be a multiple of 8 for {self.encoder}, got {self.width}: oneDNN's "
+                "kernels for narrower 1 x 1 convolutions can hang"
+            )
         if self.data != "digits" and self.data_dir is None:
             raise ParameterError(f"{self.data} needs --data-dir, the folder that holds it")
 

@@ -114,11 +114,9 @@ class EmbeddingCache:
             )
         rows = unit_rows(z.detach(), "z").to(self.device, self.dtype)  # (n, dim)
         last = last_occurrences(index)
-        self._tick += 1
+        self._set_clock(self._tick + 1)  # first: no row is ever newer than the clock of a file
         self._rows[index[last]] = rows[last]
         self._ticks[index[last]] = self._tick
-        if self._mapped:
-            self._mapped.clock.fill_(self._tick)
 
     def update_synchronized(
         self,
@@ -156,11 +154,33 @@ class EmbeddingCache:
             raise StateError(
                 f"this state belongs to a cache with {found}, but this one has {self._identity()}"
             )
-        self._rows.copy_(state["rows"])
-        self._ticks.copy_(state["ticks"])
-        self._tick = state["tick"]
+        tensors = {"rows": self._rows, "ticks": self._ticks}
+        for name, own in tensors.items():
+            stored = state.get(name)
+            if not isinstance(stored, Tensor) or stored.shape != own.shape:
+                raise StateError(f"the state's {name} are not a tensor of shape {tuple(own.shape)}")
+        if not isinstance(tick := state.get("tick"), int) or tick < 0:
+            raise StateError(f"the state's tick must be a number of updates, got {tick!r}")
+        self._set_clock(tick)
+        for name, own in tensors.items():
+            own.copy_(state[name])
+
+    def _set_clock(self, tick: int) -> None:
+        self._tick = tick
         if self._mapped:
-            self._mapped.clock.fill_(self._tick)
+            self._mapped.clock.fill_(tick)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled by value, but a memory-mapped cache by its file: a copy shares it."""
+        if self._mapped is None:
+            return self.__dict__
+        return self.__dict__ | {"_rows": None, "_ticks": None, "_mapped": self._mapped.place}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._mapped is not None:
+            self._mapped = MappedRows.open_or_create(*state["_mapped"])
+            self._rows, self._ticks = self._mapped.rows, self._mapped.ticks
 
     def _identity(self) -> dict[str, Any]:
         return {

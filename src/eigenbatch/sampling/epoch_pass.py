@@ -82,3 +82,19 @@ class EpochPass:
                 )
             self.hand_out(ids)
         return self._selector_state
+
+
+def check_state(state: dict[str, Any], journal_shape: tuple[int, int]) -> None:
+    """Raise StateError unless `state` has all that resuming needs."""
+    kinds = {"epoch": int, "consumed": int, "ended": bool, "selector": dict, "journal": Tensor}
+    for name, kind in kinds.items():
+        if not isinstance(state.get(name), kind):
+            raise StateError(f"the state's {name!r} is not a {kind.__name__}: it is damaged")
+    if tuple(state["journal"].shape) != journal_shape:
+        raise StateError(
+            f"the state's journal has shape {tuple(state['journal'].shape)}, "
+            f"expected {journal_shape}: it is damaged"
+        )
+    start = state.get("start", {})
+    if start is not None and set(start) != {"position", "waiting", "deferred"}:
+        raise StateError("the state's 'start' does not say who was waiting: it is damaged")

@@ -59,6 +59,7 @@ class MappedRows:
     """Tensors that live in a file: what is assigned to them is on disk after `flush`."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
+        self.place = path.absolute(), layout  # enough to open it again elsewhere
         self._bytes = np.memmap(path, dtype=np.uint8, mode="r+")
         whole = torch.from_numpy(self._bytes)
         rows = whole[HEADER : HEADER + layout.row_bytes].view(getattr(torch, layout.dtype))

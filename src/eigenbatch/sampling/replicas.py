@@ -5,7 +5,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from eigenbatch.core.errors import ShapeError
-from eigenbatch.core.precision import working_dtype
 
 
 def initialized() -> bool:
@@ -24,10 +23,13 @@ def gathered(
     """The ids and rows of all processes, in order of rank; each may bring another number.
 
     Shapes are compared before any row is sent, so that a mistake of one process raises in all of
-    them instead of leaving the others waiting.
+    them instead of leaving the others waiting. If one brings float64, all send it.
     """
-    counts = torch.tensor([_length(ids), *_shape(z)], device=z.device)  # ids, rows, columns
-    shapes = torch.stack(_all_gather(counts, group)).tolist()
+    wide = z.dtype == torch.float64
+    counts = torch.tensor([_length(ids), *_shape(z), wide], device=z.device)
+    everyone = torch.stack(_all_gather(counts, group))  # (world, 4) ids, rows, columns, wide
+    shapes = everyone[:, :3].tolist()
+    dtype = torch.float64 if everyone[:, 3].any() else torch.float32
     for rank, (id_count, rows, columns) in enumerate(shapes):
         if id_count != rows or columns != dim:
             raise ShapeError(
@@ -37,7 +39,7 @@ def gathered(
             )
     most = max(rows for _, rows, _ in shapes)
     padded_ids = torch.zeros(most, dtype=torch.int64, device=z.device)
-    padded_z = torch.zeros(most, dim, dtype=working_dtype(z), device=z.device)
+    padded_z = torch.zeros(most, dim, dtype=dtype, device=z.device)
     padded_ids[: len(ids)] = ids.to(z.device)
     padded_z[: len(z)] = z.detach()
     kept = [slice(rows) for _, rows, _ in shapes]

@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler
 from eigenbatch.core.errors import ParameterError, ShapeError
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.coverage import Buffer, Coverage, FreshPools
-from eigenbatch.sampling.epoch_pass import EpochPass
+from eigenbatch.sampling.epoch_pass import EpochPass, check_state
 from eigenbatch.sampling.errors import StateError
 from eigenbatch.sampling.order import BATCH, ShuffledEpochs, generator_of, key
 from eigenbatch.sampling.replicas import rank_and_world
@@ -142,6 +142,7 @@ class SpectralBatchSampler(BatchSampler):
         own = {"version": VERSION, "sampler": self._identity()}
         if (found := {name: state.get(name) for name in own}) != own:
             raise StateError(f"this state belongs to a sampler with {found}, this one has {own}")
+        check_state(state, (len(self), self.batch_size))
         resumed = self._new_pass(state["epoch"])
         restore(self.selector, resumed.load_state_dict(state))
         # Of a finished epoch nothing is left to resume: a later one may have been set already.
@@ -252,6 +253,7 @@ class SpectralBatchSampler(BatchSampler):
             "coverage": self.coverage,
             "seed": self._epochs.seed,
             "drop_last": self.drop_last,
+            "selector": type(self.selector).__name__,
         }
 
     def _check_shards(self, rank: int, replicas: int) -> None:

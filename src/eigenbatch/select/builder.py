@@ -67,11 +67,14 @@ class BatchBuilder:
     def offer(self, ids: Tensor, z: Tensor) -> int:
         """Add candidates (c, d) with their ids (c,); returns how many rows joined the batch.
 
-        Candidates offered after the batch is full are ignored.
+        Candidates offered after the batch is full are ignored, and so are ids that wait or were
+        picked already.
         """
         check_matrix(z, "z")
-        if ids.shape != (len(z),):
-            raise ShapeError(f"{len(z)} candidates need {len(z)} ids, got {tuple(ids.shape)}")
+        if ids.shape != (len(z),) or ids.is_floating_point():
+            raise ShapeError(
+                f"{len(z)} candidates need {len(z)} whole ids, got {ids.dtype} {tuple(ids.shape)}"
+            )
         rows = accumulated(unit_rows(z.detach(), "z"))  # (c, d)
         if self._batch is None:
             self._batch = rows.new_empty(self.batch_size, rows.shape[1])
@@ -80,7 +83,9 @@ class BatchBuilder:
             raise ShapeError(
                 f"candidates have dimension {rows.shape[1]}, the batch {self._batch.shape[1]}"
             )
-        before, names = len(self._ids), ids.tolist()
+        before, held = len(self._ids), {*self._ids, *self._waiting_ids}
+        fresh = {name: i for i, name in enumerate(ids.tolist()) if name not in held}
+        names, rows = list(fresh), rows[list(fresh.values())]
         while names and not self.full:
             room = self.probe - len(self._waiting_ids)
             self._wait(names[:room], rows[:room])

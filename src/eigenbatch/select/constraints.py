@@ -9,8 +9,8 @@ from torch import Tensor
 from eigenbatch.core.errors import NumericalWarning, ParameterError, ShapeError
 from eigenbatch.core.precision import no_autocast, unit_rows
 from eigenbatch.select.selector import (
-    Bindable,
     Selector,
+    bound,
     check_pool,
     restore,
     shuffled,
@@ -41,7 +41,7 @@ class _Thinned:
         order = shuffled(len(pool), generator, pool.device)
         allowed = self._allowed(pool, order)  # (a,) indices into pool
         if len(allowed) >= batch_size:
-            inner = self._inner_for(allowed, len(pool))
+            inner = bound(self.selector, allowed, len(pool))  # it may hold a rule on rows too
             return allowed[inner(pool[allowed], batch_size, generator=generator)]
         message = (
             f"{self._rule} leaves {len(allowed)} of {len(pool)} rows, but batch_size is "
@@ -60,14 +60,6 @@ class _Thinned:
 
     def _allowed(self, pool: Tensor, order: Tensor) -> Tensor:
         raise AssertionError("a constraint says which rows it allows")
-
-    def _inner_for(self, rows: Tensor, size: int) -> Selector:
-        """The inner selector for `rows` of a pool of `size`: it may hold a rule on them too."""
-        inner = self.selector
-        return inner._restricted(rows, size) if isinstance(inner, _Thinned) else inner
-
-    def _restricted(self, rows: Tensor, size: int) -> Selector:
-        raise AssertionError("a constraint knows itself on a smaller pool")
 
     def state_dict(self) -> dict[str, Any]:
         """The inner selector's state; a constraint has none."""
@@ -93,14 +85,9 @@ class NoNearDuplicates(_Thinned):
             raise ParameterError(f"cosine must lie in [-1, 1), got {cosine}")
         self.cosine = cosine
 
-    def bind(self, ids: Tensor) -> Selector:
+    def bind(self, ids: Tensor, of: int | None = None) -> Selector:
         """Pass the sample ids on to the inner selector."""
-        if not isinstance(self.selector, Bindable):
-            return self
-        return NoNearDuplicates(self.selector.bind(ids), self.cosine, shortfall=self.shortfall)
-
-    def _restricted(self, rows: Tensor, size: int) -> Selector:
-        inner = self._inner_for(rows, size)
+        inner = bound(self.selector, ids, of)
         return NoNearDuplicates(inner, self.cosine, shortfall=self.shortfall)
 
     @property
@@ -139,9 +126,15 @@ class OnePerGroup(_Thinned):
             raise ShapeError(f"groups must be a vector of integers, got {tuple(groups.shape)}")
         self.groups = groups
 
-    def bind(self, ids: Tensor) -> Selector:
+    def bind(self, ids: Tensor, of: int | None = None) -> Selector:
         """The constraint for a pool whose row i is sample `ids[i]`."""
-        inner = self.selector.bind(ids) if isinstance(self.selector, Bindable) else self.selector
+        self._check(of)
+        if len(ids) and int(ids.max()) >= len(self.groups):
+            raise ShapeError(
+                f"sample {int(ids.max())} has no group: groups has {len(self.groups)} entries, "
+                "one for each sample of the data set is needed"
+            )
+        inner = bound(self.selector, ids, of)
         groups = self.groups[ids.to(self.groups.device)]
         return OnePerGroup(inner, groups, shortfall=self.shortfall)
 
@@ -157,13 +150,8 @@ class OnePerGroup(_Thinned):
         first[1:] = groups[ordered][1:] != groups[ordered][:-1]
         return order[ordered[first].sort().values]
 
-    def _restricted(self, rows: Tensor, size: int) -> Selector:
-        self._check(size)
-        groups = self.groups[rows.to(self.groups.device)]
-        return OnePerGroup(self._inner_for(rows, size), groups, shortfall=self.shortfall)
-
-    def _check(self, size: int) -> None:
-        if len(self.groups) != size:
+    def _check(self, size: int | None) -> None:
+        if size is not None and len(self.groups) != size:
             raise ShapeError(
                 f"groups has {len(self.groups)} entries but the pool {size} rows: pass the "
                 "groups of the pool's rows, or bind(ids) first"

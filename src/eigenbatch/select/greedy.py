@@ -1,11 +1,13 @@
 """The greedy element-wise builder, Algorithm 2."""
 
+import warnings
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.core.errors import NumericalWarning, ParameterError
+from eigenbatch.core.spectrum import participation_ratio
 from eigenbatch.select.diversity import trace_after_adding
 from eigenbatch.select.pool import check_window
 from eigenbatch.select.search import Standing, greedy_search, least_similar, least_squares
@@ -77,7 +79,7 @@ class Greedy:
         def inside(standing: Standing) -> bool:
             return standing.size >= 2 and bool(low <= 1 / standing.trace <= high)
 
-        return greedy_search(
+        chosen = greedy_search(
             rows,
             batch_size,
             ranking=least_squares if self.literal else off_target,
@@ -85,6 +87,15 @@ class Greedy:
             generator=generator,
             stop=inside if self.literal else None,
         )
+        reached = participation_ratio(rows[chosen])
+        if not low - 1e-6 <= reached <= high + 1e-6:
+            warnings.warn(
+                f"the batch has an effective rank of {reached:.2f}, outside the window "
+                f"{self.window}: this pool does not offer it",
+                NumericalWarning,
+                stacklevel=2,
+            )
+        return chosen
 
 
 def _nearest_centroid(standing: Standing) -> Tensor:

@@ -1,6 +1,7 @@
 """The paper's practical recipe as composition: one policy, then another once a signal says so."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -10,7 +11,7 @@ from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.spectrum import isotropy_gap, participation_ratio
 from eigenbatch.select.greedy import Greedy
 from eigenbatch.select.pool import PoolBalanced
-from eigenbatch.select.selector import Selector, restore, state_of
+from eigenbatch.select.selector import Selector, bound, restore, state_of
 
 
 class Signal(Protocol):
@@ -41,6 +42,7 @@ class AfterBatches:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue counting."""
+        _check_keys(state, {"seen"}, "AfterBatches")
         self._seen = int(state["seen"])
 
 
@@ -65,6 +67,7 @@ class IsotropyBelow:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue counting."""
+        _check_keys(state, {"seen"}, "IsotropyBelow")
         self._clock.seen = int(state["seen"])
 
 
@@ -102,6 +105,7 @@ class RankPlateau:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue measuring."""
+        _check_keys(state, {"seen", "ranks"}, "RankPlateau")
         self._clock.seen = int(state["seen"])
         self._ranks = deque(state["ranks"], maxlen=2 * self.span)
 
@@ -142,10 +146,16 @@ class Schedule:
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Choose one batch by the policy in force."""
+        return self._policy(pool)(pool, batch_size, generator=generator)
+
+    def bind(self, ids: Tensor, of: int | None = None) -> Selector:
+        """The same schedule for a pool whose row i is sample `ids[i]`."""
+        return _Bound(self._policy, ids, of)
+
+    def _policy(self, pool: Tensor) -> Selector:
         if not self.switched:
             self.switched = self.when(pool)
-        policy = self.then if self.switched else self.warmup
-        return policy(pool, batch_size, generator=generator)
+        return self.then if self.switched else self.warmup
 
     def state_dict(self) -> dict[str, Any]:
         """Which policy is in force, and the state of all parts."""
@@ -159,8 +169,8 @@ class Schedule:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the policy that was in force."""
         _check_keys(state, {"switched", "warmup", "then", "when"}, "Schedule")
-        for part in ("warmup", "then", "when"):
-            restore(getattr(self, part), state[part])
+        parts = {"warmup": self.warmup, "then": self.then, "when": self.when}
+        _restore_all(parts, state)
         self.switched = bool(state["switched"])
 
 
@@ -179,9 +189,15 @@ class Sparingly:
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Choose one batch; the `every`-th, 2 `every`-th, ... come from `selector`."""
+        return self._policy(pool)(pool, batch_size, generator=generator)
+
+    def bind(self, ids: Tensor, of: int | None = None) -> Selector:
+        """The same selectors for a pool whose row i is sample `ids[i]`."""
+        return _Bound(self._policy, ids, of)
+
+    def _policy(self, pool: Tensor) -> Selector:
         self._seen += 1
-        policy = self.selector if self._seen % self.every == 0 else self.otherwise
-        return policy(pool, batch_size, generator=generator)
+        return self.selector if self._seen % self.every == 0 else self.otherwise
 
     def state_dict(self) -> dict[str, Any]:
         """Batches seen, and the state of both parts."""
@@ -194,9 +210,37 @@ class Sparingly:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue counting."""
         _check_keys(state, {"seen", "selector", "otherwise"}, "Sparingly")
-        restore(self.selector, state["selector"])
-        restore(self.otherwise, state["otherwise"])
+        _restore_all({"selector": self.selector, "otherwise": self.otherwise}, state)
         self._seen = int(state["seen"])
+
+
+class _Bound:
+    """A policy that is picked when it is asked, then bound to the samples of the pool."""
+
+    def __init__(self, policy: Callable[[Tensor], Selector], ids: Tensor, of: int | None) -> None:
+        self._policy, self._ids, self._of = policy, ids, of
+
+    def __call__(
+        self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        policy = bound(self._policy(pool), self._ids, self._of)
+        return policy(pool, batch_size, generator=generator)
+
+    def bind(self, ids: Tensor, of: int | None = None) -> Selector:
+        """For some of the rows it is bound to already."""
+        return _Bound(self._policy, self._ids[ids.to(self._ids.device)], self._of)
+
+
+def _restore_all(parts: dict[str, object], state: dict[str, Any]) -> None:
+    """Restore every part from its state, or none if one of them refuses."""
+    before = {name: state_of(part) for name, part in parts.items()}
+    try:
+        for name, part in parts.items():
+            restore(part, state[name])
+    except Exception:
+        for name, part in parts.items():
+            restore(part, before[name])
+        raise
 
 
 def _check_keys(state: dict[str, Any], expected: set[str], name: str) -> None:

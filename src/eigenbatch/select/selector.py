@@ -39,9 +39,17 @@ class Stateful(Protocol):
 class Bindable(Protocol):
     """A selector that must know which samples the rows of the pool are (groups, labels)."""
 
-    def bind(self, ids: Tensor) -> Selector:
-        """The same selector for a pool whose row i is sample `ids[i]`."""
+    def bind(self, ids: Tensor, of: int | None = None) -> Selector:
+        """The same selector, sharing its state, for a pool whose row i is sample `ids[i]`.
+
+        `of` is the number of samples, where it is known and should be checked.
+        """
         ...
+
+
+def bound(selector: Selector, ids: Tensor, of: int | None = None) -> Selector:
+    """The selector bound to `ids` if it cares which samples the rows are."""
+    return selector.bind(ids, of) if isinstance(selector, Bindable) else selector
 
 
 def select(
