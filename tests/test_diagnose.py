@@ -35,7 +35,15 @@ def test_a_report_carries_the_diagnoses_of_its_reading() -> None:
 
 
 def test_half_precision_is_a_remark_and_not_a_failure() -> None:
-    assert describe_pairs(Z1.half(), Z2.half(), TAU).healthy
+    report = describe_pairs(Z1.half(), Z2.half(), TAU)
+    assert [(one.name, one.severity) for one in report.diagnoses] == [
+        ("half-precision input", "info")
+    ]
+    assert report.healthy
+
+
+def test_rows_of_any_length_are_fine_in_a_file() -> None:
+    assert [one.name for one in describe_pairs(3 * Z1, 5 * Z2, TAU).diagnoses] == ["healthy"]
 
 
 def test_embeddings_alone_show_every_rank_by_name() -> None:

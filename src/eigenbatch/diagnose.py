@@ -8,10 +8,9 @@ from torch import Tensor
 from eigenbatch.core.band import BatchBand
 from eigenbatch.core.cloud import Cloud, cloud_of
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.moments import moments
-from eigenbatch.monitor.diagnose import diagnose_cloud
+from eigenbatch.monitor.diagnose import diagnose, diagnose_cloud
 from eigenbatch.monitor.diagnosis import Diagnosis
-from eigenbatch.monitor.measure import read_batch
+from eigenbatch.monitor.measure import inputs_of, read_batch
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.thresholds import SATURATED_ALIGNMENT
 
@@ -47,8 +46,12 @@ class Report:
 
 
 def describe_pairs(z1: Tensor, z2: Tensor, tau: float) -> Report:
-    """Gradient, bands, spectrum and predictions of an NT-Xent batch at temperature tau."""
-    reading = read_batch(Contrast.paired(z1, z2), tau)
+    """Gradient, bands, spectrum and predictions of an NT-Xent batch at temperature tau.
+
+    Rows are put on the sphere first, so that norms other than 1 are no finding: a file often holds
+    what a loss normalises later.
+    """
+    reading = read_batch(Contrast.paired(z1, z2), tau, inputs=inputs_of(z1, z2))
     sections = (
         _softmax(reading),
         _gradient(reading),
@@ -56,12 +59,12 @@ def describe_pairs(z1: Tensor, z2: Tensor, tau: float) -> Report:
         _negatives(reading),
         _what_if(reading),
     )
-    return Report(sections, reading.diagnoses)
+    return Report(sections, diagnose(reading, ignoring=("non-unit input",)))
 
 
 def describe_cloud(z: Tensor) -> Report:
     """Spectrum of embeddings without positives."""
-    cloud = cloud_of(moments(z))
+    cloud = cloud_of(z)
     return Report((_spectrum(cloud, z),), diagnose_cloud(cloud))
 
 

@@ -90,6 +90,20 @@ def test_narrow_input_is_only_as_wrong_as_its_own_rounding(dtype):
     torch.testing.assert_close(narrow.loss.double(), wide.loss, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("tau", [0.005, 0.02, 0.06, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_symmetric_and_general_sums_agree(tau, dtype, monkeypatch):
+    rows = cloud("clustered", 60, 8).to(dtype)
+    c = Contrast.paired(rows[:30], rows[30:])
+    fast = infonce(c, tau)
+    monkeypatch.setattr(module, "_symmetric_sums", module._sums)
+    general = infonce(c, tau)
+    tight = {"rtol": 1e-4, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 0}
+    torch.testing.assert_close(fast.loss, general.loss, **tight)
+    torch.testing.assert_close(fast.effective_negatives, general.effective_negatives, **tight)
+    torch.testing.assert_close(fast.softmax_mean, general.softmax_mean, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_row_blocks_do_not_change_the_result(layout, monkeypatch):
     c = contrast(layout, "random", 7, 4)

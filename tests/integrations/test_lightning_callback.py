@@ -25,13 +25,21 @@ TAU, PAIRS, STEPS = 0.2, 16, 12
 
 
 class SimCLR(pl.LightningModule):
-    def __init__(self, *, collapsed: bool = False, keys: tuple[str, str] = ("z1", "z2")) -> None:
+    def __init__(
+        self,
+        *,
+        collapsed: bool = False,
+        keys: tuple[str, str] = ("z1", "z2"),
+        skipped: tuple[int, ...] = (),
+    ) -> None:
         super().__init__()
         self.encoder = nn.Linear(8, 6)
-        self.collapsed, self.keys = collapsed, keys
+        self.collapsed, self.keys, self.skipped = collapsed, keys, skipped
         self.logged: list[dict[str, float]] = []
 
     def training_step(self, batch, batch_idx):
+        if batch_idx in self.skipped:
+            return None
         views = [batch[0] + 0.1 * k * torch.sin(batch[0]) for k in (1, 2)]
         z1, z2 = (normalize(self.encoder(view)) for view in views)
         if self.collapsed:
@@ -81,9 +89,41 @@ def test_another_layout_and_other_names(tmp_path: Path) -> None:
 
 
 def test_a_step_that_returns_no_embeddings_says_what_to_return(tmp_path: Path) -> None:
-    callback = SpectralCallback(SpectralMonitor(TAU))
+    callback = SpectralCallback(SpectralMonitor(TAU, strict=True))
     with pytest.raises(ParameterError, match="training_step must return"):
         fit(SimCLR(keys=("a", "b")), callback, tmp_path)
+
+
+@pytest.mark.parametrize("layout", [None, Contrast.cross])
+def test_embeddings_that_cannot_be_found_are_logged_and_training_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, layout
+) -> None:
+    callback = SpectralCallback(SpectralMonitor(TAU, every=2), layout=layout)
+    assert fit(SimCLR(keys=("a", "b")), callback, tmp_path).global_step == STEPS
+    assert "training_step must return" in caplog.text
+
+
+def test_embeddings_are_looked_for_only_when_a_reading_is_due(tmp_path: Path) -> None:
+    seen = []
+
+    def embeddings(outputs):
+        seen.append(1)
+        return outputs["z1"], outputs["z2"]
+
+    monitor = SpectralMonitor(TAU, every=5, strict=True)
+    fit(SimCLR(), SpectralCallback(monitor, embeddings=embeddings), tmp_path)
+    assert len(seen) == 3
+
+
+@pytest.mark.filterwarnings("ignore:.*returned `None`.*")
+@pytest.mark.parametrize("layout", [None, Contrast.cross])
+def test_a_batch_that_lightning_skips_is_no_step_of_the_monitor(tmp_path: Path, layout) -> None:
+    taken = []
+    monitor = SpectralMonitor(TAU, every=2, strict=True)
+    callback = SpectralCallback(monitor, layout=layout, sinks=[taken.append])
+    fit(SimCLR(skipped=(0, 1, 7)), callback, tmp_path)
+    assert monitor.state_dict()["step"] == STEPS - 3
+    assert [reading.step for reading in taken] == [0, 2, 4, 6, 8]
 
 
 def test_a_run_is_stopped_on_a_chosen_diagnosis(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.errors import ParameterError
 from eigenbatch.integrations.transformers import SpectralTrainerCallback
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.stopping import StopOn
@@ -91,6 +92,49 @@ def test_the_model_is_left_without_hooks_and_the_callback_without_embeddings(tmp
     assert not callback._captured
 
 
+def test_a_second_run_after_an_interrupted_one_hooks_the_model_once(tmp_path) -> None:
+    def interrupt(reading) -> None:
+        raise KeyboardInterrupt
+
+    model, taken = tiny_model(), []
+    monitor = SpectralMonitor(1 / SCALE, every=1, strict=True)
+    callback = SpectralTrainerCallback(monitor, sinks=[interrupt])
+    with pytest.raises(KeyboardInterrupt):
+        train(callback, tmp_path, model=model)
+    callback._sinks = [taken.append]
+    train(callback, tmp_path, model=model)
+    assert len(taken) == STEPS
+    assert all(reading.softmax.positive_similarity < 0.99 for reading in taken), "no duplicates"
+    assert not model._forward_hooks
+
+
+def test_the_end_of_a_run_that_never_began_is_nothing() -> None:
+    callback = SpectralTrainerCallback(SpectralMonitor(1 / SCALE))
+    callback.on_train_end(None, None, None)
+    assert callback.monitor.due
+
+
+@pytest.mark.parametrize("output", [torch.ones(8, 4), (torch.ones(8, 4),), {"other": 1}, None])
+def test_an_output_without_embedding_raises_only_in_strict_mode(
+    output, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Model(torch.nn.Module):
+        def forward(self):
+            return output
+
+    def step(monitor: SpectralMonitor) -> None:
+        model, callback = Model(), SpectralTrainerCallback(monitor)
+        callback.on_train_begin(None, None, None, model=model)
+        model()
+        model()
+        callback.on_step_end(None, None, None)
+
+    step(SpectralMonitor(1 / SCALE))
+    assert 'the model returned no "sentence_embedding"' in caplog.text
+    with pytest.raises(ParameterError, match="give the callback embedding="):
+        step(SpectralMonitor(1 / SCALE, strict=True))
+
+
 def test_skipped_steps_capture_nothing(tmp_path: Path) -> None:
     seen = []
 
@@ -100,6 +144,16 @@ def test_skipped_steps_capture_nothing(tmp_path: Path) -> None:
 
     train(SpectralTrainerCallback(SpectralMonitor(1 / SCALE), embedding=embedding), tmp_path)
     assert len(seen) == 2, "anchors and positives of the first step only"
+
+
+def test_no_more_than_two_outputs_are_kept_alive() -> None:
+    model = torch.nn.Identity()
+    callback = SpectralTrainerCallback(SpectralMonitor(1 / SCALE))
+    callback.on_train_begin(None, None, None, model=model)
+    outputs = [{"sentence_embedding": torch.ones(8, 4)} for _ in range(3)]
+    for output in outputs:
+        model(output)
+    assert [id(kept) for kept in callback._captured] == [id(output) for output in outputs[:2]]
 
 
 def test_gradient_accumulation_reads_one_micro_batch(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import gc
 import logging
+import re
 
 import pytest
 import torch
@@ -56,9 +57,13 @@ def test_two_views_are_an_ntxent_batch() -> None:
     by_views = SpectralMonitor(TAU)(z1, z2)
     by_contrast = SpectralMonitor(TAU)(contrast=Contrast.paired(z1, z2))
     by_callable = SpectralMonitor(TAU)(contrast=lambda: Contrast.paired(z1, z2))
+    by_late_views = SpectralMonitor(TAU)(views=lambda: (z1, z2))
     assert by_views is not None
     assert by_contrast is not None
     assert by_callable is not None
+    assert by_late_views is not None
+    assert by_late_views.scalars() == by_views.scalars()
+    assert by_late_views.inputs == by_views.inputs
     assert by_views.scalars() == by_contrast.scalars() == by_callable.scalars()
 
 
@@ -157,6 +162,19 @@ def test_a_strict_monitor_raises() -> None:
         SpectralMonitor(TAU, strict=True)(torch.zeros_like(z1), z2)
 
 
+def test_views_are_made_only_when_due_and_may_fail_like_any_batch() -> None:
+    def never() -> tuple[torch.Tensor, torch.Tensor]:
+        raise KeyError("z1")
+
+    monitor = SpectralMonitor(TAU, every=2)
+    assert monitor(views=never) is None
+    skipping = SpectralMonitor(TAU, every=2, strict=True)
+    skipping(*healthy_views())
+    assert skipping(views=never) is None
+    with pytest.raises(KeyError, match="z1"):
+        skipping(views=never)
+
+
 @pytest.mark.parametrize("tau", [torch.tensor(-1.0), lambda: 0.0])
 def test_a_learned_temperature_gone_wrong_raises_only_in_strict_mode(tau) -> None:
     z1, z2 = healthy_views()
@@ -186,6 +204,8 @@ def test_a_call_without_a_batch_is_a_mistake_in_the_loop_and_always_raises() -> 
             monitor(**arguments)
     with pytest.raises(ParameterError, match="either both views"):
         monitor(z1, z2, contrast=Contrast.paired(z1, z2))
+    with pytest.raises(ParameterError, match="either both views"):
+        monitor(z1, z2, views=lambda: (z1, z2))
 
 
 def test_sync_without_a_process_group_says_what_to_do() -> None:
@@ -218,6 +238,24 @@ def test_a_restored_monitor_continues_as_if_never_stopped() -> None:
     resumed = SpectralMonitor(TAU, every=2)
     resumed.load_state_dict(torch_saved(straight.state_dict()))
     assert show(resumed, range(7, 15)) == show(straight, range(7, 15))
+
+
+@pytest.mark.parametrize(
+    ("state", "missing"),
+    [
+        ({}, "'step', 'history'"),
+        ({"step": 7}, "'history'"),
+        ({"step": 7, "history": {}}, "'ema', 'window'"),
+        ({"step": 7, "history": {"ema": 1.0}}, "'window'"),
+    ],
+)
+def test_an_incomplete_state_is_refused_and_changes_nothing(state, missing: str) -> None:
+    monitor = SpectralMonitor(TAU, every=1)
+    monitor(*healthy_views())
+    before = monitor.state_dict()
+    with pytest.raises(ParameterError, match=re.escape(f"lacks [{missing}]")):
+        monitor.load_state_dict(state)
+    assert monitor.state_dict() == before
 
 
 def torch_saved(state):

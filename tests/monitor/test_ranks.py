@@ -65,6 +65,8 @@ def work(rank, directory):
     dist.init_process_group("gloo", init_method=f"file://{directory}/meet", rank=rank, world_size=2)
     results = {method: read(shard(rank), method=method, sync=True) for method in METHODS}
     results["alone"] = read(shard(rank))
+    dtype = (torch.float32, torch.float64)[rank]
+    results["mixed"] = read([z.to(dtype) for z in shard(rank)], method="theorem", sync=True)
     results["failures"] = failures(rank)
     results["traffic"] = traffic(rank)
     torch.save(results, directory / f"{rank}.pt")
@@ -87,6 +89,18 @@ def test_two_processes_read_what_one_reads(both, method) -> None:
         assert results[method].pop("names") == alone["names"]
         for name, value in results[method].items():
             assert value == pytest.approx(alone[name], rel=1e-9, abs=1e-12), name
+
+
+@pytest.mark.slow
+def test_processes_may_hold_different_dtypes(both) -> None:
+    alone = read(views(), method="theorem")
+    for results in both:
+        assert results["mixed"]["names"] == alone["names"]
+        for name, value in results["mixed"].items():
+            if name != "names":
+                assert value == pytest.approx(alone[name], rel=1e-4, abs=1e-6), name
+    first, second = (results["mixed"] for results in both)
+    assert first == second
 
 
 @pytest.mark.slow

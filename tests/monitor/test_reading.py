@@ -163,6 +163,22 @@ def test_a_large_batch_never_needs_its_similarity_matrix(method: Method) -> None
     assert largest.elements <= BLOCK_ELEMENTS < len(batch.anchors) ** 2
 
 
+@pytest.mark.parametrize("method", ["certified", "theorem", "proxy"])
+def test_a_small_batch_of_long_rows_never_needs_a_square_of_their_dimension(method: Method) -> None:
+    batch = Contrast.paired(*healthy_views(pairs=8, d=512))
+    with LargestTensor() as largest:
+        read_batch(batch, TAU, method=method)
+    assert largest.elements <= batch.anchors.numel()
+
+
+def test_more_keys_than_are_sampled_are_named_among_the_assumptions() -> None:
+    anchors, keys = healthy_views(pairs=4100, d=8)
+    whole = read_batch(Contrast.paired(anchors, keys), TAU).outlook
+    sampled = read_batch(Contrast.cross(anchors, keys), TAU).outlook
+    assert whole.at_tau(2 * TAU).assumes == "nothing, for this batch"
+    assert "4096 sampled keys" in sampled.at_tau(2 * TAU).assumes
+
+
 def test_a_reading_cannot_be_changed() -> None:
     reading = healthy_reading()
     with pytest.raises(FrozenInstanceError):

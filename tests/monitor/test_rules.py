@@ -173,6 +173,21 @@ def test_half_precision_is_worse_at_low_temperature(dtype, tau: float, severity:
     assert "non-unit input" not in found, "rounding alone is no missing normalisation"
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [
+        ((torch.float32, torch.float16), "float16"),
+        ((torch.float16, torch.bfloat16), "bfloat16"),
+        ((torch.float64, torch.float32), "float32"),
+    ],
+)
+def test_the_coarser_of_two_views_decides_about_precision(dtypes, expected: str) -> None:
+    inputs = inputs_of(*(z.to(dtype) for z, dtype in zip(healthy_views(), dtypes, strict=True)))
+    assert inputs.dtype == expected
+    assert inputs.resolution == torch.finfo(getattr(torch, expected)).eps
+    assert inputs.half == (expected != "float32")
+
+
 def test_the_most_severe_comes_first() -> None:
     order = ["critical", "warning", "info"]
     severities = [order.index(one.severity) for one in collapsing().diagnoses]

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from eigenbatch.core.certified import certified_geometry
+from eigenbatch.core.certified import certified_bounds
 from eigenbatch.core.concentration import queue_ceiling, subgaussian_radius
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.downdate import negative_tops
@@ -97,16 +97,10 @@ def gradient_band(
     if max_spectrum is not None and method not in ("theorem", "proxy"):
         raise ParameterError(f'max_spectrum belongs to "theorem" and "proxy", not to {method!r}')
     values = infonce(contrast, tau)
-    scale = (torch.sigmoid(accumulated(values.log_odds)) / values.tau).square()  # (n,) (eps/tau)^2
-    residual = accumulated(values.softmax_mean) - accumulated(values.positives)  # (n, d) m - z+
-    measured = scale * residual.square().sum(1)  # (n,) gamma_i
     dtype = values.softmax_mean.dtype
     if method == "certified":
-        floor, excess = certified_geometry(contrast, values, residual, directions)
-        # A logit is a rounded cosine over tau: so much may the misses be off.
-        rounding = min(1.0, 8 * torch.finfo(dtype).eps / values.tau)
-        lower = scale * floor * (1 - rounding)
-        terms = {"measured": measured, "unresolved": scale * excess + measured * rounding}
+        lower, measured, unresolved = certified_bounds(values, directions)
+        terms = {"measured": measured, "unresolved": unresolved}
         return _band(lower, measured, terms, dtype, batch_lower=lower.mean())
 
     third = smoothness if fourth_moment is None else fourth_moment / contrast.negative_count
@@ -123,6 +117,10 @@ def gradient_band(
         sigma = _sampled_ceiling(contrast.candidates, queue or QueueSample(), generator)
     independent = 1 / contrast.negative_count
     noise = independent if sampling == "independent" else accumulated(values.negative_mean_sqnorm)
+    scale = (torch.sigmoid(accumulated(values.log_odds)) / values.tau).square()  # (n,) (eps/tau)^2
+    positives = accumulated(values.positives)  # (n, d) z+
+    residual = accumulated(values.softmax_mean) - positives  # (n, d) m - z+
+    measured = scale * residual.square().sum(1)  # (n,) gamma_i
     force = 3 * scale  # (n,) 3 eps^2 / tau^2
     terms = {
         "softmax_error": force,
@@ -130,7 +128,7 @@ def gradient_band(
         "spectral": force * sigma / values.tau**2,
         "remainder": force * third * sigma**2 / values.tau**4,
     }
-    margin = -(residual * values.positives).sum(1)  # (n,) 1 - <m, z+>
+    margin = -(residual * positives).sum(1)  # (n,) 1 - <m, z+>
     shortfall = scale.sqrt() * margin  # (n,) (1 - rho_i) / tau
     batch_lower = shortfall.mean().square()  # Jensen
     return _band(shortfall.square(), measured, terms, dtype, batch_lower=batch_lower)

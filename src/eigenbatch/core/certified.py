@@ -17,7 +17,6 @@ projects m_i - z_i+ on v_1..v_k and on what they leave of z_i+; k = 0 is the pap
 import torch
 from torch import Tensor
 
-from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.downdate import negative_tops, pole_guard
 from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.infonce import InfoNCE
@@ -25,14 +24,26 @@ from eigenbatch.core.precision import accumulated, no_autocast
 from eigenbatch.core.spectrum import leading_directions
 
 
-def certified_geometry(
-    contrast: Contrast, values: InfoNCE, residual: Tensor, directions: int
-) -> tuple[Tensor, Tensor]:
-    """Floor of ||m_i - z_i+||^2 and the excess of its ceiling over the true value; (n,) each.
+def certified_bounds(values: InfoNCE, directions: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Floor of gamma_i, gamma_i as measured, and what its ceiling adds to that; (n,) each.
 
-    Both are rounded outward: m and q carry the working dtype's rounding, the eigenvalues that of
-    the accumulation dtype. `residual` (n, d) is m - z+ in the accumulation dtype.
+    Rounded outward, so that they hold for the true gamma_i: m, q and the logits carry the working
+    dtype's rounding, a logit that of a cosine over tau; eigenvalues that of the accumulation dtype.
     """
+    scale = (torch.sigmoid(accumulated(values.log_odds)) / values.tau).square()  # (n,)
+    positives = accumulated(values.positives)  # (n, d) z+
+    residual = accumulated(values.softmax_mean) - positives  # (n, d) m - z+
+    measured = scale * torch.linalg.vector_norm(residual, dim=1).square()
+    floor, excess = _geometry(values, residual, positives, directions)
+    rounding = min(1.0, 8 * torch.finfo(values.softmax_mean.dtype).eps / values.tau)
+    return scale * floor * (1 - rounding), measured, scale * excess + measured * rounding
+
+
+def _geometry(
+    values: InfoNCE, residual: Tensor, positives: Tensor, directions: int
+) -> tuple[Tensor, Tensor]:
+    """Floor of ||m_i - z_i+||^2 and the excess of its ceiling over the true value; (n,) each."""
+    contrast = values.contrast
     candidates = accumulated(contrast.candidates)  # (M, d)
     rank = min(candidates.shape)
     if not 0 <= directions <= rank:
@@ -56,14 +67,15 @@ def certified_geometry(
                 tail = concentration * eigenvalues[j + 1]
                 ceiling = torch.minimum(ceiling, explained[:, j] + tail)
             largest = eigenvalues[0]
-        floor = _projected(residual, accumulated(values.positives), vectors)
+        floor = _projected(residual, positives, vectors)
 
     eps = 16 * torch.finfo(values.softmax_mean.dtype).eps
     basis_error = 16 * torch.finfo(candidates.dtype).eps * largest * concentration
     ceiling = ceiling.clamp(max=1) * (1 + eps) + eps + basis_error
     shift = eps  # how far the computed m may be from the true one
     length = torch.linalg.vector_norm(residual, dim=1)  # (n,)
-    excess = ceiling - mean.square().sum(1) + 2 * shift * length + shift**2
+    norm = torch.linalg.vector_norm(mean, dim=1)  # (n,)
+    excess = ceiling - norm.square() + 2 * shift * length + shift**2
     return (floor.sqrt() - shift).clamp(min=0).square() * (1 - eps), excess
 
 
@@ -72,7 +84,7 @@ def _projected(residual: Tensor, positives: Tensor, vectors: Tensor) -> Tensor:
     floor = (residual @ vectors).square().sum(1)  # (n,)
     rest = positives
     for _ in range(2):  # twice is enough to be orthogonal in floating point
-        rest = rest - (rest @ vectors) @ vectors.T  # (n, d)
+        rest = torch.addmm(rest, rest @ vectors, vectors.T, alpha=-1)  # (n, d)
     length = torch.linalg.vector_norm(rest, dim=1)  # (n,)
     resolved = length > torch.finfo(rest.dtype).eps ** 0.5
     along = (residual * rest).sum(1) / torch.where(resolved, length, 1.0)

@@ -71,7 +71,7 @@ def cloud_of(z_or_moments: Tensor | Moments, cloud_spectrum: Spectrum | None = N
     squares = gram.square().sum().item()
     off_diagonal = max(0.0, squares - n) / (n * (n - 1))
     excess = d * off_diagonal - 1
-    varies = gram.trace().item() / n - mean_sqnorm > d * torch.finfo(gram.dtype).eps
+    varies = gram.trace().item() / n - mean_sqnorm > (n + d) * torch.finfo(gram.dtype).eps
     return Cloud(
         count=n,
         dimension=d,

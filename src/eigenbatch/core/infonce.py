@@ -10,6 +10,7 @@ follows from its log-odds a_i = logsumexp_j(s_ij / tau) - s_i+ / tau and from m_
 The miss is thus a sum over negatives; 1 - p, which cancels, never appears.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -27,12 +28,12 @@ BLOCK_ELEMENTS = 2**20
 class InfoNCE:
     """Per-anchor values; a gradient is that of the anchor's own loss, keys held fixed."""
 
+    contrast: Contrast
     tau: float
     log_odds: Tensor  # (n,) of missing the positive
     softmax_mean: Tensor  # (n, d) m_i, negatives only
     positives: Tensor  # (n, d) z_i+
     effective_negatives: Tensor  # (n,) 1 / ||q_i||^2
-    negative_mean: Tensor  # (n, d) plain mean of negatives
 
     @property
     def loss(self) -> Tensor:
@@ -55,9 +56,14 @@ class InfoNCE:
         return (self.softmax_mean * self.positives).sum(1)
 
     @property
+    def margin(self) -> Tensor:
+        """(n,) 1 - <m_i, z_i+> = <z_i+ - m_i, z_i+>, without the subtraction from 1."""
+        return ((self.positives - self.softmax_mean) * self.positives).sum(1)
+
+    @property
     def alignment(self) -> Tensor:
         """(n,) rho_i = <M_i, z_i+> = 1 - eps_i (1 - <m_i, z_i+>)."""
-        return 1 - self.miss * (1 - self.confusion)
+        return 1 - self.miss * self.margin
 
     @property
     def geometry(self) -> Tensor:
@@ -73,6 +79,13 @@ class InfoNCE:
     def gradients(self) -> Tensor:
         """(n, d) grad_{z_i} L_i (Step 3), keys held fixed."""
         return (self.miss / self.tau)[:, None] * (self.softmax_mean - self.positives)
+
+    @property
+    def negative_mean(self) -> Tensor:
+        """(n, d) plain mean of each anchor's negatives."""
+        c = self.contrast
+        total = c.candidates.sum(0) - sum(c.keys[index] for index in c.removed)
+        return (total / c.negative_count).expand_as(self.positives)
 
     @property
     def negative_mean_sqnorm(self) -> Tensor:
@@ -101,38 +114,84 @@ def infonce(contrast: Contrast, tau: float | Tensor) -> InfoNCE:
     The result is detached: it describes a batch, it does not train one.
     """
     temperature = positive_scalar(tau, "tau")
-    anchors, candidates = contrast.anchors, contrast.candidates
-    n, d = anchors.shape
-    count = len(candidates)
+    anchors = contrast.anchors
     positives = contrast.keys[contrast.positive]  # (n, d)
-    log_odds = anchors.new_empty(n)
-    softmax_mean = anchors.new_empty(n, d)
-    concentration = anchors.new_empty(n)  # ||q_i||^2
-
-    rows = max(1, BLOCK_ELEMENTS // count)
+    # Logits lie in [-1/tau, 1/tau]: with one common shift, squared weights stay above the smallest
+    # normal number where that is narrow enough, and the weights of both views are symmetric.
+    narrow = 4 / temperature < -math.log(torch.finfo(anchors.dtype).tiny)
     with no_autocast(anchors):
-        for start in range(0, n, rows):
-            block = slice(start, start + rows)
-            logits = (anchors[block] / temperature) @ candidates.T  # (b, M)
-            for index in contrast.removed:
-                logits.scatter_(1, index[block, None], -torch.inf)
-            peak = logits.amax(1, keepdim=True)  # (b, 1)
-            weights = logits.sub_(peak).exp_()  # (b, M) unnormalised
-            mass = weights.sum(1, keepdim=True)  # (b, 1) at least 1
-            softmax_mean[block] = (weights @ candidates) / mass
-            concentration[block] = (torch.linalg.vector_norm(weights, dim=1) / mass[:, 0]).square()
-            positive_logit = (anchors[block] * positives[block]).sum(1) / temperature
-            log_odds[block] = peak[:, 0] + mass[:, 0].log() - positive_logit
+        if anchors is contrast.keys and narrow:
+            sums = _symmetric_sums(contrast, temperature)
+        else:
+            sums = _sums(contrast, temperature)
+    positive_logit = (anchors * positives).sum(1) / temperature  # (n,)
+    log_odds = sums.peak + sums.mass.log() - positive_logit
+    softmax_mean = sums.weighted / sums.mass[:, None]
+    concentration = sums.squares / sums.mass.square()  # (n,) ||q_i||^2
 
-    total = candidates.sum(0) - sum(contrast.keys[index] for index in contrast.removed)
     return InfoNCE(
+        contrast=contrast,
         tau=temperature,
         log_odds=log_odds,
         softmax_mean=softmax_mean,
         positives=positives,
         effective_negatives=1 / concentration,
-        negative_mean=(total / contrast.negative_count).expand(n, d),
     )
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Sums over an anchor's negatives of w = exp(logit - peak)."""
+
+    peak: Tensor | float
+    mass: Tensor  # (n,) of w
+    squares: Tensor  # (n,) of w^2
+    weighted: Tensor  # (n, d) of w z
+
+
+def _sums(contrast: Contrast, tau: float) -> _Sums:
+    """Any layout and temperature: each anchor's largest logit is its peak."""
+    anchors, candidates = contrast.anchors, contrast.candidates
+    n, d = anchors.shape
+    peaks, mass, squares = anchors.new_empty(3, n)
+    weighted = anchors.new_empty(n, d)
+    rows = max(1, BLOCK_ELEMENTS // len(candidates))
+    for start in range(0, n, rows):
+        block = slice(start, start + rows)
+        logits = (anchors[block] / tau) @ candidates.T  # (b, M)
+        for index in contrast.removed:
+            logits.scatter_(1, index[block, None], -torch.inf)
+        peak = logits.amax(1, keepdim=True)  # (b, 1)
+        weights = logits.sub_(peak).exp_()  # (b, M)
+        peaks[block], mass[block] = peak[:, 0], weights.sum(1)
+        squares[block] = torch.linalg.vector_norm(weights, dim=1).square()
+        weighted[block] = weights @ candidates
+    return _Sums(peaks, mass, squares, weighted)
+
+
+def _symmetric_sums(contrast: Contrast, tau: float) -> _Sums:
+    """NT-Xent: w_ij = w_ji under a common peak of 1/tau, so half of the weights are enough."""
+    rows, positive = contrast.anchors, contrast.positive
+    n, d = rows.shape
+    mass, squares = rows.new_zeros(2, n)
+    weighted = rows.new_zeros(n, d)
+    size = min(max(1, BLOCK_ELEMENTS // n), max(1, n // 4))
+    for start in range(0, n, size):
+        stop = min(start + size, n)
+        weights = (rows[start:stop] / tau) @ rows[start:].T  # (b, n - start)
+        weights.sub_(1 / tau).exp_()
+        weights.diagonal().zero_()  # itself
+        partner = positive[start:stop] - start  # (b,)
+        ahead = (partner >= 0).nonzero()[:, 0]
+        weights[ahead, partner[ahead]] = 0
+        mass[start:stop] += weights.sum(1)
+        squares[start:stop] += torch.linalg.vector_norm(weights, dim=1).square()
+        weighted[start:stop] += weights @ rows[start:]
+        below = weights[:, stop - start :]  # (b, n - stop): the mirrored block
+        mass[stop:] += below.sum(0)
+        squares[stop:] += below.square().sum(0)
+        weighted[stop:] += below.T @ rows[start:stop]
+    return _Sums(1 / tau, mass, squares, weighted)
 
 
 def decompose(contrast: Contrast, tau: float | Tensor) -> Decomposition:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eigenbatch.core.band import BatchBand
-from eigenbatch.core.certified import certified_geometry
+from eigenbatch.core.certified import certified_bounds
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import InfoNCE
 from eigenbatch.core.precision import accumulated
@@ -92,24 +92,20 @@ class AnchorSums(Sums):
 def anchor_sums(contrast: Contrast, values: InfoNCE) -> AnchorSums:
     """Sums over the anchors of `contrast`; `values` is its InfoNCE."""
     miss = torch.sigmoid(accumulated(values.log_odds))  # (n,)
-    scale = (miss / values.tau).square()  # (n,)
-    residual = accumulated(values.softmax_mean) - accumulated(values.positives)  # (n, d) m - z+
-    gamma = scale * residual.square().sum(1)  # (n,)
-    floor, excess = certified_geometry(contrast, values, residual, 1)  # (n,), (n,)
-    margin = -(residual * values.positives).sum(1)  # (n,) 1 - <m, z+>
+    lower, gamma, unresolved = certified_bounds(values, 1)  # (n,) each
     columns = {
         "anchors": torch.ones_like(miss),
         "loss": values.loss,
         "miss": miss,
         "squared_miss": miss.square(),
-        "shortfall": miss * margin,
+        "shortfall": miss * accumulated(values.margin),
         "positive_similarity": (contrast.anchors * values.positives).sum(1),
         "negative_similarity": (contrast.anchors * values.negative_mean).sum(1),
         "effective_negatives": values.effective_negatives,
         "squared_gradient": gamma,
         "fourth_power": gamma.square(),
-        "certified_lower": scale * floor,
-        "certified_upper": gamma + scale * excess,
+        "certified_lower": lower,
+        "certified_upper": gamma + unresolved,
     }
     totals = torch.stack([accumulated(column).sum() for column in columns.values()]).tolist()
     return AnchorSums(**dict(zip(columns, totals, strict=True)))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 
 from eigenbatch.core.errors import ParameterError
 from eigenbatch.experiments.assemble import parse_selector
@@ -45,6 +46,7 @@ def compare(
     *,
     target: float | None = None,
     progress: Callable[[str, int], None] = lambda selector, seed: None,
+    console: Console | None = None,
     accelerator: str = "auto",
 ) -> Comparison:
     """Train every selector with every seed, then summarise.
@@ -69,6 +71,7 @@ def compare(
                 replace(config, selector=selector, seed=config.seed + seed),
                 run.path,
                 resume=run.manifest.exists(),
+                console=console,
                 accelerator=accelerator,
                 devices=1,
             )

@@ -1,8 +1,8 @@
 """Settings of a training run, and the paper's own as recipes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args, get_origin
 
 from eigenbatch.core.errors import ParameterError
 
@@ -67,6 +67,34 @@ class TrainConfig:
             )
         if self.data != "digits" and self.data_dir is None:
             raise ParameterError(f"{self.data} needs --data-dir, the folder that holds it")
+
+
+def with_settings(config: TrainConfig, settings: list[str]) -> TrainConfig:
+    """The config with fields replaced by "name=value" texts, as a command line gives them."""
+    known = {field.name: getattr(config, field.name) for field in fields(config)}
+    changes: dict[str, Any] = {}
+    for setting in settings:
+        name, separator, text = setting.partition("=")
+        if name not in known or not separator:
+            raise ParameterError(
+                f"cannot set {setting!r}: write NAME=VALUE with a name of {', '.join(known)}"
+            )
+        try:
+            changes[name] = _parsed(text, TrainConfig.__annotations__[name])
+        except ValueError as reason:
+            raise ParameterError(f"cannot set {setting!r}: {reason}") from reason
+    return replace(config, **changes)
+
+
+def _parsed(text: str, kind: Any) -> Any:
+    if text == "none" and type(None) in get_args(kind):
+        return None
+    for plain in (int, float, Path):
+        if kind is plain or plain in get_args(kind):
+            return plain(text)
+    if get_origin(kind) is Literal and text not in get_args(kind):
+        raise ValueError(f"it is one of {', '.join(get_args(kind))}")
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,12 +39,16 @@ class RunDirectory:
         """Whether the run wrote its last line."""
         return any(line.get("finished") for line in self.read_metrics()[-1:])
 
-    def create(self, config: Any, *, device: str) -> None:
-        """Begin a run; refuses to touch a directory that already holds one."""
+    def check_free(self) -> None:
+        """Raise if the directory already holds a run."""
         if self.manifest.exists():
             raise RunError(
                 f"{self.path} already holds a run: resume it with --resume, or choose another --out"
             )
+
+    def create(self, config: Any, *, device: str) -> None:
+        """Begin a run; refuses to touch a directory that already holds one."""
+        self.check_free()
         self.path.mkdir(parents=True, exist_ok=True)
         content = {"config": _plain(config), "device": device} | provenance()
         partial = self.manifest.with_suffix(".partial")

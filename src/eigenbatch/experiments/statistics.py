@@ -75,6 +75,11 @@ class PairedDifference:
     pairs: int
 
     @property
+    def half_width(self) -> float:
+        """Half of the 95 % interval."""
+        return (self.high - self.low) / 2
+
+    @property
     def significant(self) -> bool:
         """Whether the interval excludes zero."""
         return self.low > 0 or self.high < 0

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import torch
 from lightning.fabric import Fabric
+from rich.console import Console
 
 from eigenbatch.experiments.assemble import Assembled, assemble, evaluate
 from eigenbatch.experiments.config import TrainConfig
+from eigenbatch.experiments.progress import ProgressBar
 from eigenbatch.experiments.run_directory import RunDirectory
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.select.selector import Stateful
@@ -48,20 +50,26 @@ def train(
     *,
     resume: bool = False,
     observers: Sequence[Observer] = (),
+    console: Console | None = None,
     accelerator: str = "auto",
     devices: int | str = "auto",
 ) -> RunDirectory:
-    """Train as configured, writing to `path`; with `resume`, go on from its checkpoint."""
+    """Train as configured, writing to `path`; with `resume`, go on from its checkpoint.
+
+    With a `console`, a progress bar is shown there.
+    """
     directory = RunDirectory(path)
     fabric = Fabric(accelerator=accelerator, devices=devices, precision=config.precision)
     fabric.launch()
     if resume:
         directory.check_same(config)
-    elif fabric.global_rank == 0:
-        directory.create(config, device=str(fabric.device))
-    if directory.finished:
-        return directory
+        if directory.finished:
+            return directory
+    else:
+        directory.check_free()
     run = assemble(config, fabric)
+    if not resume and fabric.global_rank == 0:
+        directory.create(config, device=str(fabric.device))
     metrics = Metrics(directory.metrics, run.sampler)
     monitor = SpectralMonitor(config.tau, every=max(1, len(run.sampler) // 2))
     parts: dict[str, Stateful] = {"cache": run.cache, "monitor": monitor}
@@ -69,7 +77,7 @@ def train(
     if resume and directory.checkpoint.exists():
         checkpoint.load(run.training)
         directory.forget_after(run.training.step)
-    watched = [
+    watched: list[Observer] = [
         RefreshCache(run.cache),
         metrics,
         Watch(monitor, metrics),
@@ -77,6 +85,8 @@ def train(
         checkpoint,
         LastLine(run, metrics),
     ]
+    if console is not None and fabric.global_rank == 0:
+        watched.append(ProgressBar(run.sampler, f"{path.parent.name}/{path.name}", console))
     run.method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     fit(run.training, run.views, [*watched, *observers])
     return directory

@@ -60,12 +60,13 @@ class SpectralCallback(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Show the batch to the monitor."""
-        z1, z2 = self._embeddings(outputs)
+        """Show the batch to the monitor; a step that returned None was skipped and is not one."""
+        if outputs is None or outputs == {}:
+            return
         if (layout := self._layout) is None:
-            reading = self.monitor(z1, z2)
+            reading = self.monitor(views=lambda: self._embeddings(outputs))
         else:
-            reading = self.monitor(contrast=lambda: layout(z1, z2))
+            reading = self.monitor(contrast=lambda: layout(*self._embeddings(outputs)))
         if reading is None:
             return
         pl_module.log_dict(reading.scalars())

@@ -2,13 +2,12 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any
 
 from torch import Tensor, nn
 
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.errors import ShapeError
+from eigenbatch.core.errors import ParameterError, ShapeError
 from eigenbatch.integrations.missing import missing
 from eigenbatch.integrations.sinks import Sink
 from eigenbatch.monitor.monitor import SpectralMonitor
@@ -20,6 +19,17 @@ except ImportError as reason:
     raise missing("transformers") from reason
 
 logger = logging.getLogger(__name__)
+
+
+def sentence_embedding(output: Any) -> Tensor:
+    """The entry "sentence_embedding" of what the model returned."""
+    try:
+        found: Tensor = output["sentence_embedding"]
+    except (KeyError, TypeError, IndexError) as reason:
+        raise ParameterError(
+            'the model returned no "sentence_embedding": give the callback embedding='
+        ) from reason
+    return found
 
 
 class SpectralTrainerCallback(TrainerCallback):
@@ -37,7 +47,7 @@ class SpectralTrainerCallback(TrainerCallback):
         self,
         monitor: SpectralMonitor,
         *,
-        embedding: Callable[[Any], Tensor] = itemgetter("sentence_embedding"),
+        embedding: Callable[[Any], Tensor] = sentence_embedding,
         layout: Callable[[Tensor, Tensor], Contrast] = Contrast.cross,
         sinks: Sequence[Sink] = (),
         stop_on: StopOn | None = None,
@@ -45,7 +55,7 @@ class SpectralTrainerCallback(TrainerCallback):
         self.monitor = monitor
         self._embedding, self._layout = embedding, layout
         self._sinks, self._stop_on = sinks, stop_on
-        self._captured: list[Tensor] = []
+        self._captured: list[Any] = []  # outputs of the model
         self._hook: Any = None
 
     def on_train_begin(
@@ -55,7 +65,8 @@ class SpectralTrainerCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Hook the model."""
+        """Hook the model, once, even if an earlier run was interrupted."""
+        self._release()
         self._hook = kwargs["model"].register_forward_hook(self._capture)
 
     def on_train_end(
@@ -66,8 +77,7 @@ class SpectralTrainerCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Leave the model as it was."""
-        self._hook.remove()
-        self._captured.clear()
+        self._release()
 
     def on_substep_end(
         self,
@@ -98,8 +108,14 @@ class SpectralTrainerCallback(TrainerCallback):
             control.should_training_stop = True
 
     def _capture(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if module.training and self.monitor.due:
-            self._captured.append(self._embedding(output).detach())
+        if module.training and self.monitor.due and len(self._captured) < 2:
+            self._captured.append(output)
+
+    def _release(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = None
+        self._captured.clear()
 
     def _contrast(self) -> Contrast:
         if len(self._captured) < 2:
@@ -107,4 +123,5 @@ class SpectralTrainerCallback(TrainerCallback):
                 f"the model made {len(self._captured)} embeddings in this step, 2 are needed: "
                 "anchors and positives"
             )
-        return self._layout(self._captured[0], self._captured[1])
+        anchors, positives = (self._embedding(output).detach() for output in self._captured[:2])
+        return self._layout(anchors, positives)

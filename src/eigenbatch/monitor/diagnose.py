@@ -1,6 +1,6 @@
 """From a reading to its diagnoses: which rules are asked, and in which order they answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -59,12 +59,13 @@ UNTRAINED = (
 _ORDER = ("critical", "warning", "info")
 
 
-def diagnose(reading: "Reading") -> tuple[Diagnosis, ...]:
-    """All findings, most severe first; `healthy` alone when there is none.
+def diagnose(reading: "Reading", *, ignoring: Collection[str] = ()) -> tuple[Diagnosis, ...]:
+    """All findings not named in `ignoring`, most severe first; `healthy` when there is none.
 
     In the first steps of a run, findings that describe an untrained encoder are only "info".
     """
     found = _findings(CLOUD_RULES, reading.cloud) + _findings(READING_RULES, reading)
+    found = [one for one in found if one.name not in ignoring]
     if reading.step is not None and reading.step < EARLY_STEPS:
         found = [replace(one, severity="info") if one.name in UNTRAINED else one for one in found]
     return _ordered(found)

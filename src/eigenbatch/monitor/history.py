@@ -4,6 +4,7 @@ from collections import deque
 from statistics import pvariance
 from typing import Any
 
+from eigenbatch.core.errors import ParameterError
 from eigenbatch.monitor.reading import Trend
 
 SMOOTHING = 0.1
@@ -36,5 +37,12 @@ class History:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
+        check_state(state, "ema", "window")
         self._ema = state["ema"]
         self._window = deque(state["window"], maxlen=WINDOW)
+
+
+def check_state(state: dict[str, Any], *names: str) -> None:
+    """Raise unless `state` has all entries."""
+    if missing := [name for name in names if name not in state]:
+        raise ParameterError(f"this is no state of a monitor: it lacks {missing}")

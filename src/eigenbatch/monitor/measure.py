@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eigenbatch.core.band import BatchBand, Method, QueueSample, gradient_band
-from eigenbatch.core.cloud import Cloud, cloud_of
+from eigenbatch.core.cloud import Cloud, cloud_of, compact
 from eigenbatch.core.concentration import queue_ceiling, subgaussian_radius
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.errors import ShapeError
@@ -39,11 +39,12 @@ def read_batch(
     sample of a queue. Work is done in row blocks, memory stays linear in the batch.
     """
     _check_ids(contrast, ids, queue_ids)
-    ranks = ranks or Alone()
     queued = is_queued(contrast)
-    total = total_moments(moments(_cloud_rows(contrast)), ranks)
-    cloud_spectrum = spectrum(total)
-    cloud = cloud_of(total, cloud_spectrum)
+    rows = _cloud_rows(contrast)
+    facts = compact(rows) if ranks is None else total_moments(moments(rows), ranks)
+    cloud_spectrum = spectrum(facts)
+    cloud = cloud_of(facts, cloud_spectrum)
+    ranks = ranks or Alone()
     values = infonce(contrast, tau)
     sums = AnchorSums.from_vector(ranks.sum(anchor_sums(contrast, values).vector()))
     anchors, count, temperature = sums.anchors, contrast.negative_count, values.tau
@@ -87,13 +88,13 @@ def read_batch(
 
 
 def inputs_of(*views: Tensor) -> Inputs:
-    """How the embeddings were handed over."""
+    """How the embeddings were handed over; of several dtypes, the coarsest decides."""
     norms = torch.cat([torch.linalg.vector_norm(z.detach().float(), dim=1) for z in views])
-    widest = max((z.dtype for z in views), key=lambda dtype: dtype.itemsize)
+    coarsest = max((z.dtype for z in views), key=lambda dtype: torch.finfo(dtype).eps)
     return Inputs(
-        dtype=str(widest).removeprefix("torch."),
-        resolution=torch.finfo(widest).eps,
-        half=widest.itemsize < 4,
+        dtype=str(coarsest).removeprefix("torch."),
+        resolution=torch.finfo(coarsest).eps,
+        half=coarsest.itemsize < 4,
         shortest=norms.min().item(),
         longest=norms.max().item(),
     )

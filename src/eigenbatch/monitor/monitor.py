@@ -12,7 +12,7 @@ from eigenbatch.core.band import Method
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.precision import positive_scalar
-from eigenbatch.monitor.history import History
+from eigenbatch.monitor.history import History, check_state
 from eigenbatch.monitor.measure import inputs_of, read_batch
 from eigenbatch.monitor.ranks import Together, gathered_pairs
 from eigenbatch.monitor.reading import Reading
@@ -20,6 +20,7 @@ from eigenbatch.monitor.reading import Reading
 logger = logging.getLogger(__name__)
 
 Temperature = float | Tensor | Callable[[], float | Tensor]
+Views = tuple[Tensor, Tensor]
 
 
 class SpectralMonitor:
@@ -78,27 +79,31 @@ class SpectralMonitor:
         z1: Tensor | None = None,
         z2: Tensor | None = None,
         *,
+        views: Callable[[], Views] | None = None,
         contrast: Contrast | Callable[[], Contrast] | None = None,
         ids: Tensor | None = None,
         queue_ids: Tensor | None = None,
     ) -> Reading | None:
         """A reading of two views (NT-Xent) or of any contrast; None on skipped steps.
 
+        views: makes z1 and z2, called only when a reading is due; if it raises, the batch cannot
+            be read.
         contrast: pass a callable to build it only when a reading is due.
         ids, queue_ids: for `Contrast.queued`, the sample id of each anchor and of each slot of the
             queue (negative: empty); they give queue fill and self-negative rate.
         """
-        paired = z1 is not None and z2 is not None
-        if paired == (contrast is not None) or (z1 is None) != (z2 is None):
-            raise ParameterError("pass either both views z1 and z2, or contrast=")
-        if self._sync and not paired:
-            raise ParameterError("sync=True reads two views: pass z1 and z2")
+        given = None if z1 is None or z2 is None else (z1, z2)
+        sources = (given is not None) + (views is not None) + (contrast is not None)
+        if sources != 1 or (z1 is None) != (z2 is None):
+            raise ParameterError("pass either both views z1 and z2, or views=, or contrast=")
+        if self._sync and contrast is not None:
+            raise ParameterError("sync=True reads two views: pass z1 and z2, or views=")
         step, due = self._step, self.due
         self._step += 1
         if not due:
             return None
         try:
-            reading = self._read(z1, z2, contrast, ids, queue_ids)
+            reading = self._read(given or views, contrast, ids, queue_ids)
         except Exception:
             if self._strict:
                 raise
@@ -116,20 +121,21 @@ class SpectralMonitor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        self._step = state["step"]
+        check_state(state, "step", "history")
         self._history.load_state_dict(state["history"])
+        self._step = state["step"]
 
     def _read(
         self,
-        z1: Tensor | None,
-        z2: Tensor | None,
+        views: Views | Callable[[], Views] | None,
         contrast: Contrast | Callable[[], Contrast] | None,
         ids: Tensor | None,
         queue_ids: Tensor | None,
     ) -> Reading:
         tau = self._tau() if callable(self._tau) else self._tau
         ranks = inputs = None
-        if z1 is not None and z2 is not None:
+        if views is not None:
+            z1, z2 = views() if callable(views) else views
             if self._sync:
                 ranks = Together(self._group, z1.device)
                 contrast = gathered_pairs(z1, z2, ranks)

@@ -82,13 +82,15 @@ def gathered_pairs(z1: Tensor, z2: Tensor, ranks: Together) -> Contrast:
     """NT-Xent over all processes: the anchors are this process's rows, the keys are everyone's.
 
     A batch that only one process cannot read makes all of them raise: none waits for another.
+    Rows travel in the widest dtype that any process holds.
     """
     try:
-        local, reason = Contrast.paired(z1, z2), None
+        anchors, reason = Contrast.paired(z1, z2).anchors, None  # (2b, d)
     except ValueError as error:
-        local, reason = None, error
-    shape = (0, 0) if local is None else local.anchors.shape
-    shapes = ranks.concatenated(torch.tensor([shape]))  # (world, 2)
+        anchors, reason = z1.new_empty(0, 0), error
+    wide = anchors.dtype == torch.float64
+    told = ranks.concatenated(torch.tensor([[*anchors.shape, wide]]))  # (world, 3)
+    shapes = told[:, :2]
     if reason is not None:
         raise reason
     if (shapes == 0).any():
@@ -98,14 +100,14 @@ def gathered_pairs(z1: Tensor, z2: Tensor, ranks: Together) -> Contrast:
             f"processes hold batches of different shapes {shapes.tolist()}: sync=True needs the "
             "same number of pairs everywhere (drop_last=True)"
         )
-    assert local is not None
-    pairs = len(local.anchors) // 2
-    first, second = (ranks.concatenated(view) for view in local.anchors.chunk(2))
+    anchors = anchors.to(torch.float64 if told[:, 2].any() else torch.float32)
+    pairs = len(anchors) // 2
+    first, second = (ranks.concatenated(view) for view in anchors.chunk(2))
     everyone = len(first)
     mine = torch.arange(pairs, device=first.device) + ranks.rank * pairs  # (b,)
     itself = torch.cat([mine, mine + everyone])
     return Contrast(
-        anchors=local.anchors,
+        anchors=anchors,
         keys=torch.cat([first, second]),
         positive=torch.cat([mine + everyone, mine]),
         itself=itself,

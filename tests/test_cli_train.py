@@ -1,0 +1,68 @@
+"""`eigenbatch train` and `eigenbatch compare`, as a user types them."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from eigenbatch.cli import app
+
+SMALL = ["--set", "epochs=1", "--set", "batch_size=240", "--set", "width=4", "--set", "dim=16"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_train_writes_a_run_and_prints_its_accuracy(tmp_path):
+    result = run("train", "--selector", "greedy-16", *SMALL, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "knn" in result.output
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["config"]["selector"] == "greedy-16"
+    assert manifest["config"]["epochs"] == 1
+    again = run("train", "--selector", "greedy-16", *SMALL, "--out", tmp_path / "run")
+    assert again.exit_code == 2
+    assert "already holds a run" in again.output
+
+
+@pytest.mark.slow
+def test_compare_prints_one_row_a_selector(tmp_path):
+    result = run("compare", "--selectors", "random,p1", "--seeds", 2, *SMALL, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "random" in result.output
+    assert "p1" in result.output
+    assert "2 seeds, paired" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--recipe", "cifar99"], "unknown recipe"),
+        (["train", "--selector", "best"], "unknown selector"),
+        (["train", "--set", "learning=1"], "NAME=VALUE"),
+        (["train", "--set", "epochs=many"], "cannot set"),
+        (["train", "--set", "coverage=all"], "it is one of epoch, stream, free"),
+        (["train", "--recipe", "cifar10-cpu", "--data-dir", "/nowhere"], "--data-dir"),
+        (["compare", "--selectors", "random"], "at least two"),
+    ],
+)
+def test_bad_words_exit_with_two_and_say_what_is_wrong(tmp_path, arguments, message):
+    result = run(*arguments, "--out", tmp_path / "run")
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert isinstance(result.exception, SystemExit)
+    assert not (tmp_path / "run").exists()
+
+
+def test_recipes_are_listed():
+    result = run("train", "--list-recipes")
+    assert result.exit_code == 0
+    assert "imagenet1k" in result.output
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "demo", "diagnose"])
+def test_every_command_has_help_with_an_example(command):
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: eigenbatch {command}" in " ".join(result.output.split())
