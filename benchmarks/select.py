@@ -204,7 +204,9 @@ def faiss_clusters(rows: Tensor, n: int) -> Tensor:
     import faiss
 
     matrix = rows.numpy()
-    kmeans = faiss.Kmeans(matrix.shape[1], n, niter=10, spherical=True, seed=0)
+    kmeans = faiss.Kmeans(
+        matrix.shape[1], n, niter=10, spherical=True, seed=0, min_points_per_centroid=1
+    )
     kmeans.train(matrix)
     index = faiss.IndexFlatIP(matrix.shape[1])
     index.add(matrix)
@@ -297,9 +299,12 @@ def _draw(points: dict[str, tuple[float, float]]) -> None:
         ours = not name.startswith(peers)
         axes.scatter(seconds * 1e3, rank, s=42, color="#0072B2" if ours else "#D55E00",
                      marker="o" if ours else "^")  # fmt: skip
-        above = name in ("apricot sum-redundancy", "Pool P1", "Greedy-64", "Greedy, whole pool")
-        axes.annotate(name, (seconds * 1e3, rank), textcoords="offset points",
-                      xytext=(6, 5 if above else -11), fontsize=8)  # fmt: skip
+        side = "right" if name in ("Greedy, whole pool", "k-centre (numpy)") else "left"
+        offset = {"Greedy-64": (4, 7), "Greedy-256": (6, -4), "Pool P1": (6, 5), "Pool P3": (7, -3),
+                  "Greedy, centroid": (-4, 8), "Greedy, whole pool": (-6, 3),
+                  "k-centre (numpy)": (-6, -4)}.get(name, (6, -11))  # fmt: skip
+        axes.annotate(name, (seconds * 1e3, rank), textcoords="offset points", xytext=offset,
+                      fontsize=8, ha=side)  # fmt: skip
     axes.set_xscale("log")
     axes.set_xlim(right=axes.get_xlim()[1] * 3)
     axes.set_xlabel("time to choose 512 of 5,120 rows, ms (log)")

@@ -1,6 +1,7 @@
 """`eigenbatch train` and `eigenbatch compare`, as a user types them."""
 
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -53,6 +54,15 @@ def test_bad_words_exit_with_two_and_say_what_is_wrong(tmp_path, arguments, mess
     assert message in " ".join(result.output.split())
     assert isinstance(result.exception, SystemExit)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "lightning.fabric", None)
+    for name in [n for n in sys.modules if n.startswith("eigenbatch.experiments.training")]:
+        monkeypatch.delitem(sys.modules, name)
+    result = run("train", "--out", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "pip install 'eigenbatch[cli,train]'" in " ".join(result.output.split())
 
 
 def test_recipes_are_listed():

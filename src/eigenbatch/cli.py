@@ -74,13 +74,13 @@ def train(
     list_recipes: Annotated[bool, typer.Option(help="List the recipes and stop.")] = False,
 ) -> None:
     """Train a contrastive model with batches chosen by a selector; Ctrl-C saves."""
-    from eigenbatch.experiments.training import train as run
-
     console = Console()
     if list_recipes:
         _show_recipes(console)
         return
     with _errors():
+        from eigenbatch.experiments.training import train as run
+
         config = _config(recipe, data_dir, [f"selector={selector}", *(setting or [])])
         try:
             directory = run(config, out, resume=resume, console=console)
@@ -111,10 +111,10 @@ def compare(
     ),
 ) -> None:
     """Train several selectors with the same seeds and budget, and test the difference."""
-    from eigenbatch.experiments.compare import compare as run
-
     console = Console()
     with _errors():
+        from eigenbatch.experiments.compare import compare as run
+
         config = _config(recipe, data_dir, setting or [])
         result = run(
             config,
@@ -157,6 +157,12 @@ def _errors() -> Iterator[None]:
     """Errors of one or two lines and exit code 2 for what the caller can mend."""
     try:
         yield
+    except ModuleNotFoundError as missing:
+        Console(stderr=True).print(
+            f"error: this command needs {missing.name}: pip install 'eigenbatch[cli,train]'",
+            highlight=False, markup=False,
+        )  # fmt: skip
+        raise typer.Exit(2) from missing
     except (ValueError, OSError) as reason:
         Console(stderr=True, soft_wrap=True).print(
             Text.assemble(("error: ", "bold red"), str(reason))

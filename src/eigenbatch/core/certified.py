@@ -82,10 +82,11 @@ def _geometry(
 def _projected(residual: Tensor, positives: Tensor, vectors: Tensor) -> Tensor:
     """||P (m - z+)||^2 with P onto the vectors and the positive; (n,)."""
     floor = (residual @ vectors).square().sum(1)  # (n,)
-    rest = positives
-    for _ in range(2):  # twice is enough to be orthogonal in floating point
-        rest = torch.addmm(rest, rest @ vectors, vectors.T, alpha=-1)  # (n, d)
+    rest = torch.addmm(positives, positives @ vectors, vectors.T, alpha=-1)  # (n, d)
     length = torch.linalg.vector_norm(rest, dim=1)  # (n,)
+    if (length < 0.1).any():  # what cancelled is orthogonal only after a second pass
+        rest = torch.addmm(rest, rest @ vectors, vectors.T, alpha=-1)
+        length = torch.linalg.vector_norm(rest, dim=1)
     resolved = length > torch.finfo(rest.dtype).eps ** 0.5
     along = (residual * rest).sum(1) / torch.where(resolved, length, 1.0)
     return floor + torch.where(resolved, along.square(), 0.0)

@@ -65,8 +65,8 @@ def select(
     return selector(pool.detach(), batch_size, generator=generator)
 
 
-def check_pool(pool: Tensor, batch_size: int) -> Tensor:
-    """The pool in its working dtype; raises unless `batch_size` rows can be chosen from it."""
+def check_sizes(pool: Tensor, batch_size: int) -> None:
+    """Raise unless `batch_size` rows can be chosen from the pool."""
     check_matrix(pool, "pool")
     if batch_size < 1:
         raise ParameterError(f"batch_size must be at least 1, got {batch_size}")
@@ -75,12 +75,17 @@ def check_pool(pool: Tensor, batch_size: int) -> Tensor:
             f"pool has {len(pool)} rows but batch_size is {batch_size}: a selector needs k >= n "
             "(is drop_last=False leaving a short last pool?)"
         )
+
+
+def check_pool(pool: Tensor, batch_size: int) -> Tensor:
+    """The pool as it is, in its working dtype; raises on bad sizes and rows that are not finite."""
+    check_sizes(pool, batch_size)
     return finite_rows(pool.detach(), "pool")
 
 
 def unit_pool(pool: Tensor, batch_size: int) -> Tensor:
-    """The rows of a checked pool on the unit sphere."""
-    check_pool(pool, batch_size)
+    """The rows of the pool on the unit sphere; raises on bad sizes and rows."""
+    check_sizes(pool, batch_size)
     return unit_rows(pool.detach(), "pool")
 
 
