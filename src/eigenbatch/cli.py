@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -192,19 +193,13 @@ def _show_comparison(result: "Comparison", console: Console) -> None:
     """One row a selector: means over seeds, and paired differences to the first."""
     seeds = len(result.entries[0].summaries)
     table = Table(
-        title=f"{seeds} seeds, paired; target {result.target:.3f} kNN accuracy; +- is the 95 % CI",
+        title=f"{seeds} seeds, paired; target {result.target:.3f} kNN accuracy; ± is the 95 % CI",
         title_justify="left",
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
     )
-    for heading in (
-        "selector",
-        "kNN",
-        "gain",
-        "to target",
-        "saved",
-        "R_eff",
-        "peak sigma",
-        "select",
-    ):
+    for heading in ("selector", "kNN", "gain", "time", "saved", "R_eff", "sigma", "share"):
         table.add_column(heading, no_wrap=True)
     for entry in result.entries:
         runs, first = entry.summaries, entry is result.entries[0]
@@ -213,14 +208,19 @@ def _show_comparison(result: "Comparison", console: Console) -> None:
         table.add_row(
             entry.selector,
             f"{fmean(r.final_accuracy for r in runs):.3f}",
-            "" if first else f"{gain.mean:+.3f} +- {gain.half_width:.3f}",
+            "" if first else f"{gain.mean:+.3f}±{gain.half_width:.3f}",
             f"{fmean(r.seconds_to_target for r in runs):.1f} s",
-            "" if first else f"{saved.mean:+.0%} +- {saved.half_width:.0%}",
+            "" if first else f"{saved.mean:+.0%}±{saved.half_width:.0%}",
             f"{fmean(r.mean_rank for r in runs):.1f}",
             f"{fmean(r.peak_sigma for r in runs):.2f}{collapsed}",
             f"{fmean(r.selection_share for r in runs):.1%}",
         )
     console.print(table)
+    console.print(
+        "time and saved: to the target; sigma: peak top eigenvalue, ! if collapsed; share: of time "
+        "spent on selection",
+        style="dim",
+    )
     if not any(e.accuracy_gain.significant or e.time_saved.significant for e in result.entries[1:]):
         console.print("No difference is significant at 95 %: more seeds, or no effect.")
 

@@ -29,6 +29,8 @@ def test_one_pair_has_no_interval_and_an_unreached_target_no_mean():
     assert single.mean == 0.5
     assert math.isnan(single.low)
     assert not single.significant
+    assert not paired_difference([1.0, 1.0], [0.5, 0.5]).significant
+    assert paired_difference([1.0, 1.0, 1.1], [0.5, 0.5, 0.5]).significant
     assert math.isnan(paired_difference([math.inf, 1.0], [1.0, 1.0]).low)
     with pytest.raises(ParameterError, match="2 and 1"):
         paired_difference([1.0, 2.0], [1.0])

@@ -81,8 +81,8 @@ class PairedDifference:
 
     @property
     def significant(self) -> bool:
-        """Whether the interval excludes zero."""
-        return self.low > 0 or self.high < 0
+        """Whether the interval excludes zero; two pairs prove nothing."""
+        return self.pairs >= 3 and (self.low > 0 or self.high < 0)
 
 
 def paired_difference(treated: Sequence[float], baseline: Sequence[float]) -> PairedDifference:
