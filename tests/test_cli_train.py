@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from eigenbatch.cli import app
@@ -41,6 +42,7 @@ def test_compare_prints_one_row_a_selector(tmp_path):
     [
         (["train", "--recipe", "cifar99"], "unknown recipe"),
         (["train", "--selector", "best"], "unknown selector"),
+        (["train", "--set", "data=folder", "--data-dir", "/nowhere"], "neither a folder nor a zip"),
         (["train", "--set", "learning=1"], "NAME=VALUE"),
         (["train", "--set", "epochs=many"], "cannot set"),
         (["train", "--set", "coverage=all"], "it is one of epoch, stream, free"),
@@ -63,6 +65,20 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch,
     result = run("train", "--out", tmp_path / "run")
     assert result.exit_code == 2
     assert "pip install 'eigenbatch[cli,train]'" in " ".join(result.output.split())
+
+
+def test_a_folder_of_pictures_can_be_trained_on(tmp_path):
+    for split, name in [(s, n) for s in ("train", "val") for n in ("cat", "dog")]:
+        (tmp_path / "pictures" / split / name).mkdir(parents=True)
+        for i in range(8):
+            picture = Image.new("RGB", (12, 9), (30 * i, 90, 200 if name == "cat" else 20))
+            picture.save(tmp_path / "pictures" / split / name / f"{i}.png")
+    settings = ["data=folder", "image_size=8", "batch_size=8", "epochs=1", "width=4", "dim=8"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    place = ["--data-dir", tmp_path / "pictures", "--out", tmp_path / "run"]
+    result = run("train", *words, *place)
+    assert result.exit_code == 0, result.output
+    assert "knn" in result.output
 
 
 def test_recipes_are_listed():

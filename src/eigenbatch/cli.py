@@ -86,7 +86,8 @@ def train(
         try:
             directory = run(config, out, resume=resume, console=console)
         except KeyboardInterrupt:
-            again = "eigenbatch train " + " ".join(shlex.quote(a) for a in sys.argv[2:])
+            words = (shlex.quote(word) for word in sys.argv[2:] if word != "--resume")
+            again = "eigenbatch train " + " ".join(words)
             console.print(f"saved; go on with: {again} --resume", highlight=False, soft_wrap=True)
             raise typer.Exit(130) from None
         last = directory.read_metrics()[-1]
@@ -177,7 +178,8 @@ def _config(recipe: str, data_dir: Path | None, settings: list[str]) -> "TrainCo
     known = recipes(data_dir or Path("data"))
     if recipe not in known:
         raise ParameterError(f"unknown recipe {recipe!r}: choose from {', '.join(known)}")
-    return with_settings(known[recipe].config, settings)
+    given = [] if data_dir is None else [f"data_dir={data_dir}"]
+    return with_settings(known[recipe].config, [*given, *settings])
 
 
 def _show_recipes(console: Console) -> None:
