@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 .PHONY: demo test lint format bench docs clean
 
-demo: $(VENV)/cli,train.stamp
+demo: $(VENV)/cli,report,train.stamp
 	$(BIN)/eigenbatch demo
 
 test: $(VENV)/dev.stamp

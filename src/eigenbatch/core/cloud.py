@@ -14,6 +14,8 @@ from eigenbatch.core.errors import ShapeError
 from eigenbatch.core.moments import Moments, accumulated_rows, moments
 from eigenbatch.core.spectrum import Spectrum, smaller_gram, spectrum
 
+LEADING = 32  # eigenvalues kept to be looked at
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
@@ -30,6 +32,7 @@ class Cloud:
     centred_entropy_rank: float
     isotropy_gap: float
     isotropy_gap_unbiased: float
+    leading: tuple[float, ...]  # the largest eigenvalues, at most 32, descending
 
     @property
     def attainable_rank(self) -> int:
@@ -84,6 +87,7 @@ def cloud_of(z_or_moments: Tensor | Moments, cloud_spectrum: Spectrum | None = N
         centred_entropy_rank=spectrum(centred, normalize=False).entropy_rank if varies else 0.0,
         isotropy_gap=values.isotropy_gap,
         isotropy_gap_unbiased=math.copysign(100 * math.sqrt(abs(excess)), excess),
+        leading=tuple(values.eigenvalues[:LEADING].tolist()),
     )
 
 

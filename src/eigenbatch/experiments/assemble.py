@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import get_args
 
 import torch
 from lightning.fabric import Fabric
@@ -20,9 +22,26 @@ from eigenbatch.select.pool import PoolBalanced, PoolMax, PoolMin
 from eigenbatch.select.random import Random
 from eigenbatch.select.schedule import Schedule
 from eigenbatch.select.selector import Selector
-from eigenbatch.train.data import ImageArray, ImageFolder, Split, cifar10, cifar100, digits
+from eigenbatch.train.data import (
+    ImageFolder,
+    LabelledImages,
+    Split,
+    balanced,
+    cifar10,
+    cifar100,
+    digits,
+    long_tailed,
+)
 from eigenbatch.train.encoders import ConvNet, projection_head, resnet18, resnet50
-from eigenbatch.train.evaluate import extract, few_labels, knn_accuracy, linear_probe, rankme
+from eigenbatch.train.evaluate import (
+    Features,
+    extract,
+    few_labels,
+    knn_accuracy,
+    linear_probe,
+    linear_probe_sgd,
+    rankme,
+)
 from eigenbatch.train.loop import Training
 from eigenbatch.train.methods import Alternating, Method, MoCo, SimCLR, SupCon
 from eigenbatch.train.objectives import AllNegatives, DistanceWeighted, MixedNegatives
@@ -39,13 +58,15 @@ class Assembled:
     sampler: SpectralBatchSampler
     cache: EmbeddingCache
     method: Method  # not wrapped by Fabric
-    evaluation: tuple[ImageArray | ImageFolder, ImageArray | ImageFolder]
+    evaluation: tuple[LabelledImages, LabelledImages]  # train, test
+    transfer: tuple[LabelledImages, LabelledImages] | None
 
 
 def assemble(config: TrainConfig, fabric: Fabric) -> Assembled:
     """Everything of a run, seeded by the config: the same config gives the same run."""
     fabric.seed_everything(config.seed, verbose=False)
     train, test = load_data(config, "train"), load_data(config, "test")
+    transfer = load_transfer(config)
     colour = config.data != "digits"
     channels = 3 if colour else 1
     views = Views(config.image_size, strength=config.strength, colour=colour)
@@ -81,17 +102,41 @@ def assemble(config: TrainConfig, fabric: Fabric) -> Assembled:
         loader=loader,
         epochs=config.epochs,
     )
-    return Assembled(training, views, sampler, cache, method, (train, test))
+    return Assembled(training, views, sampler, cache, method, (train, test), transfer)
 
 
-def load_data(config: TrainConfig, split: Split) -> ImageArray | ImageFolder:
+def load_data(config: TrainConfig, split: Split) -> LabelledImages:
     """The images a config names."""
-    if config.data == "digits":
+    images = _named(config.data, config.data_dir, split, config.image_size)
+    if split == "train" and config.copies is not None:
+        assert config.train_images is not None
+        return long_tailed(images, config.train_images, copies=config.copies)
+    count = config.train_images if split == "train" else config.test_images
+    return images if count is None else balanced(images, count)
+
+
+def load_transfer(config: TrainConfig) -> tuple[LabelledImages, LabelledImages] | None:
+    """Training and test images of the other data set that frozen features are probed on."""
+    if config.transfer is None:
+        return None
+    train, test = (
+        _named(config.transfer, config.transfer_dir, split, config.image_size)
+        for split in get_args(Split)
+    )
+    return _at_most(train, config.train_images), _at_most(test, config.test_images)
+
+
+def _at_most(images: LabelledImages, count: int | None) -> LabelledImages:
+    return images if count is None or count >= len(images) else balanced(images, count)
+
+
+def _named(data: str, data_dir: Path | None, split: Split, size: int) -> LabelledImages:
+    if data == "digits":
         return digits(split)
-    assert config.data_dir is not None
-    if config.data == "folder":
-        return ImageFolder(config.data_dir, split, size=config.image_size)
-    return (cifar10 if config.data == "cifar10" else cifar100)(config.data_dir, split)
+    assert data_dir is not None
+    if data == "folder":
+        return ImageFolder(data_dir, split, size=size)
+    return (cifar10 if data == "cifar10" else cifar100)(data_dir, split)
 
 
 def build_method(config: TrainConfig, channels: int) -> Method:
@@ -156,16 +201,31 @@ def parse_selector(name: str) -> Selector:
 
 
 def evaluate(run: Assembled, *, probes: bool) -> dict[str, float]:
-    """Accuracy of kNN, RankMe; with `probes` also linear probes with all and with five labels."""
-    train, test = (
-        extract(run.method.encoder, part, _Undistorted(run.views)) for part in run.evaluation
-    )
+    """Accuracy of kNN, RankMe; with `probes` also linear probes and those of the transfer data.
+
+    linear: L-BFGS; linear_sgd: the paper's SGD, 90 epochs at 0.03; linear_5_labels: five a class.
+    """
+    train, test = _features(run, run.evaluation)
     values = {"knn": knn_accuracy(train, test), "rankme": rankme(train)}
     if probes:
         values["linear"] = linear_probe(train, test)
         few = partial(few_labels, train, 5, generator=torch.Generator().manual_seed(0))
         values["linear_5_labels"] = linear_probe(few(), test, penalty=1e-2)
+        generator = torch.Generator().manual_seed(0)
+        values["linear_sgd"] = linear_probe_sgd(train, test, generator=generator)
+        if run.transfer is not None:
+            train, test = _features(run, run.transfer)
+            values["transfer_knn"] = knn_accuracy(train, test)
+            values["transfer_linear"] = linear_probe(train, test)
     return values
+
+
+def _features(
+    run: Assembled, data: tuple[LabelledImages, LabelledImages]
+) -> tuple[Features, Features]:
+    undistorted = _Undistorted(run.views)
+    train, test = (extract(run.method.encoder, part, undistorted) for part in data)
+    return train, test
 
 
 class _Undistorted(nn.Module):

@@ -19,6 +19,9 @@ class TrainConfig:
 
     data: str = "digits"
     data_dir: Path | None = None
+    train_images: int | None = None  # a balanced part of the data; None: all
+    test_images: int | None = None
+    copies: int | None = None  # long-tailed classes, every training image this often
     image_size: int = 8
     strength: float = 1.0
     method: str = "simclr"
@@ -41,6 +44,9 @@ class TrainConfig:
     weight_decay: float = 1e-4
     warmup_epochs: int = 1
     evaluate_every: int = 1
+    read_every: int | None = None  # steps between spectral readings; None: two an epoch
+    transfer: str | None = None  # data whose labels the frozen features are probed with at the end
+    transfer_dir: Path | None = None
     seed: int = 0
     workers: int = 0
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
@@ -64,6 +70,18 @@ class TrainConfig:
             raise ParameterError(
                 f"width must be a multiple of 8 for {self.encoder}, got {self.width}: oneDNN's "
                 "kernels for narrower 1 x 1 convolutions can hang"
+            )
+        if self.copies is not None and (self.copies < 1 or self.train_images is None):
+            raise ParameterError(
+                f"copies={self.copies} needs train_images, and at least one copy of each image"
+            )
+        if self.transfer not in (None, *DATA):
+            raise ParameterError(
+                f"transfer must be none or one of {', '.join(DATA)}, got {self.transfer!r}"
+            )
+        if self.transfer not in (None, "digits") and self.transfer_dir is None:
+            raise ParameterError(
+                f"transfer={self.transfer} needs transfer_dir, the folder that holds it"
             )
         if self.data != "digits" and self.data_dir is None:
             raise ParameterError(f"{self.data} needs --data-dir, the folder that holds it")
@@ -89,7 +107,7 @@ def with_settings(config: TrainConfig, settings: list[str]) -> TrainConfig:
 def _parsed(text: str, kind: Any) -> Any:
     if text == "none" and type(None) in get_args(kind):
         return None
-    for plain in (int, float, Path):
+    for plain in (int, float, Path):  # the first that the field may hold
         if kind is plain or plain in get_args(kind):
             return plain(text)
     if get_origin(kind) is Literal and text not in get_args(kind):
@@ -103,6 +121,17 @@ class Recipe:
 
     summary: str
     config: TrainConfig
+
+
+def fastest_precision() -> Literal["32-true", "bf16-mixed"]:
+    """bf16-mixed where the processor or GPU has instructions for it; elsewhere it is far slower."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "bf16-mixed" if torch.cuda.is_bf16_supported() else "32-true"
+    supported = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    supported = supported and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return "bf16-mixed" if supported else "32-true"
 
 
 def recipes(data_dir: Path = Path("data")) -> dict[str, Recipe]:
@@ -124,7 +153,14 @@ def recipes(data_dir: Path = Path("data")) -> dict[str, Recipe]:
             replace(
                 cifar, encoder="convnet", width=32, batch_size=256, pool_size=None, epochs=10,
                 coverage="epoch", optimizer="adamw", lr=1e-3, weight_decay=1e-4, warmup_epochs=1,
-                evaluate_every=1, workers=0, precision="bf16-mixed",
+                evaluate_every=1, workers=0, precision=fastest_precision(),
+            ),
+        ),
+        "folder-cpu": Recipe(
+            "a folder or zip of pictures with a four-layer ConvNet, for two cores",
+            TrainConfig(
+                data="folder", data_dir=data_dir, image_size=32, batch_size=256, epochs=10,
+                precision=fastest_precision(),
             ),
         ),
         "imagenet100": Recipe(

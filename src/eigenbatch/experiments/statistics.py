@@ -20,8 +20,8 @@ class Summary:
 
     final_accuracy: float
     seconds: float
-    seconds_to_target: float  # inf if never reached
-    epochs_to_target: float  # inf if never reached
+    seconds_to_target: float  # interpolated between evaluations; inf if never reached
+    epochs_to_target: float  # likewise
     loss_area: float  # AULC: mean loss an epoch, summed over epochs
     accuracy_area: float  # AUAC: mean accuracy over evaluated epochs
     peak_sigma: float
@@ -34,11 +34,12 @@ def summarise(
     metrics: Sequence[dict[str, Any]], *, target: float, accuracy: str = "knn"
 ) -> Summary:
     """Summary of a run's metrics lines; `target` is the accuracy that time is measured to."""
-    evaluated = [line for line in metrics if accuracy in line and "finished" not in line]
+    curve = [line for line in metrics if accuracy in line and "finished" not in line]
+    evaluated = [line for line in curve if line["step"]]
     losses = [line for line in metrics if "loss" in line]
     if not evaluated or not losses:
         raise ParameterError(f"no line has both {accuracy!r} and a loss: did the run begin?")
-    reached = next((line for line in evaluated if line[accuracy] >= target), None)
+    heights = [line[accuracy] for line in curve]
     by_epoch: dict[int, list[float]] = {}
     for line in losses:
         by_epoch.setdefault(line["epoch"], []).append(line["loss"])
@@ -49,8 +50,8 @@ def summarise(
     return Summary(
         final_accuracy=evaluated[-1][accuracy],
         seconds=seconds,
-        seconds_to_target=reached["seconds"] if reached else math.inf,
-        epochs_to_target=reached["epoch"] if reached else math.inf,
+        seconds_to_target=first_crossing([line["seconds"] for line in curve], heights, target),
+        epochs_to_target=first_crossing([line["epoch"] for line in curve], heights, target),
         loss_area=sum(float(np.mean(values)) for values in by_epoch.values()),
         accuracy_area=float(np.mean([line[accuracy] for line in evaluated])),
         peak_sigma=max((line["spectral/sigma_hat"] for line in readings), default=math.nan),
@@ -62,6 +63,18 @@ def summarise(
         selection_share=sum(line.get("sampler/seconds", 0.0) for line in losses) / seconds,
         mean_rank=float(np.mean(ranks)) if ranks else math.nan,
     )
+
+
+def first_crossing(places: Sequence[float], heights: Sequence[float], target: float) -> float:
+    """Where a curve first reaches `target`, linear between its points; inf if it never does."""
+    for i, height in enumerate(heights):
+        if height < target:
+            continue
+        if i == 0:
+            return places[0]
+        share = (target - heights[i - 1]) / (height - heights[i - 1])
+        return places[i - 1] + share * (places[i] - places[i - 1])
+    return math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,3 +117,23 @@ def paired_difference(treated: Sequence[float], baseline: Sequence[float]) -> Pa
     return PairedDifference(
         mean=mean, low=mean - half, high=mean + half, p_value=p_value, pairs=count
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFit:
+    """Least-squares line: slope with the half-width of its 95 % interval, and R^2."""
+
+    slope: float
+    half_width: float
+    r_squared: float
+
+
+def line_fit(x: Sequence[float], y: Sequence[float]) -> LineFit:
+    """Ordinary least squares of y on x; needs three points or more."""
+    if len(x) != len(y) or len(x) < 3:
+        raise ParameterError(
+            f"a line with an interval needs 3 points or more, got {len(x)}, {len(y)}"
+        )
+    fit = stats.linregress(x, y)
+    half = float(stats.t.ppf(0.975, len(x) - 2)) * float(fit.stderr)
+    return LineFit(slope=float(fit.slope), half_width=half, r_squared=float(fit.rvalue) ** 2)

@@ -34,7 +34,28 @@ def positives_at_cosine(z: Tensor, cosine: float, *, generator: torch.Generator)
     """(n, d) unit rows c z + sqrt(1 - c^2) u with u a random unit vector orthogonal to z."""
     if not -1 <= cosine <= 1:
         raise ParameterError(f"cosine must lie in [-1, 1], got {cosine}")
+    if abs(cosine) == 1:  # no room for u, and in one dimension there is none
+        return cosine * z
     noise = torch.randn(z.shape, dtype=z.dtype, generator=generator)
     orthogonal = noise - (noise * z).sum(1, keepdim=True) * z  # Gram-Schmidt
     height: float = (1 - cosine**2) ** 0.5
     return cosine * z + height * unit_rows(orthogonal)
+
+
+def shared_component_rows(
+    count: int, dim: int, strength: float, *, generator: torch.Generator, as_printed: bool = False
+) -> Tensor:
+    """(count, d) unit rows sqrt(a) u + sqrt(1 - a) x, u a unit vector common to all, x Gaussian.
+
+    `strength` is a, and about the mean cosine of two rows, because x has entries of variance 1/d.
+    Deviates from "Effect of Correlated Negatives": there x ~ N(0, I), which makes that cosine about
+    a / d. `as_printed=True` is that.
+    """
+    if not 0 <= strength <= 1:
+        raise ParameterError(f"strength must lie in [0, 1], got {strength}")
+    shared = unit_rows(torch.randn(1, dim, dtype=torch.float64, generator=generator))  # (1, d)
+    noise = torch.randn(count, dim, dtype=torch.float64, generator=generator)  # (count, d)
+    if not as_printed:
+        noise = noise / dim**0.5
+    own: float = (1 - strength) ** 0.5
+    return unit_rows(strength**0.5 * shared + own * noise)

@@ -1,12 +1,15 @@
 """One training run in a run directory: begin, watch, save, resume."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from rich.console import Console
+from torch.utils.tensorboard import SummaryWriter
 
 from eigenbatch.experiments.assemble import Assembled, assemble, evaluate
 from eigenbatch.experiments.config import TrainConfig
@@ -29,7 +32,12 @@ class Watch(Observer):
         """Read when it is due."""
         reading = self.monitor(contrast=step.outcome.contrast)
         if reading is not None:
-            self.metrics.record(training, **reading.scalars())
+            self.metrics.record(
+                training,
+                **reading.scalars(),
+                eigenvalues=reading.cloud.leading,
+                diagnoses=[asdict(one) for one in reading.diagnoses],
+            )
 
 
 class LastLine(Observer):
@@ -42,6 +50,21 @@ class LastLine(Observer):
         """Write the closing line unless the run was cut short."""
         if training.epoch >= training.epochs:
             self.metrics.record(training, **evaluate(self.run, probes=True), finished=1)
+
+
+class Events:
+    """The numbers of every metrics line as TensorBoard events in the run directory."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        self._writer = SummaryWriter(path, purge_step=step + 1)
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        """Write the numbers at the line's step."""
+        for name, value in line.items():
+            if isinstance(value, float):
+                self._writer.add_scalar(name, value, line["step"])
+        if "finished" in line:
+            self._writer.close()
 
 
 def train(
@@ -70,13 +93,14 @@ def train(
     run = assemble(config, fabric)
     if not resume and fabric.global_rank == 0:
         directory.create(config, device=str(fabric.device))
-    metrics = Metrics(directory.metrics, run.sampler)
-    monitor = SpectralMonitor(config.tau, every=max(1, len(run.sampler) // 2))
+    monitor = SpectralMonitor(config.tau, every=config.read_every or max(1, len(run.sampler) // 2))
     parts: dict[str, Stateful] = {"cache": run.cache, "monitor": monitor}
     checkpoint = Checkpoint(directory.checkpoint, run.sampler, parts)
     if resume and directory.checkpoint.exists():
         checkpoint.load(run.training)
         directory.forget_after(run.training.step)
+    events = Events(directory.path, run.training.step) if fabric.global_rank == 0 else None
+    metrics = Metrics(directory.metrics, run.sampler, also=events)
     watched: list[Observer] = [
         RefreshCache(run.cache),
         metrics,

@@ -41,6 +41,52 @@ class ImageArray(Dataset[Sample]):
         return self.images[index], int(self.labels[index])
 
 
+class Chosen(Dataset[Sample]):
+    """Some images of another set, in a given order; an image may appear several times."""
+
+    def __init__(self, data: "LabelledImages", index: Tensor) -> None:
+        self.data, self.index = data, index  # (n,)
+        self.labels: Tensor = data.labels[index]
+        self.classes: tuple[str, ...] = data.classes
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.data[int(self.index[index])]
+
+
+def balanced(data: "LabelledImages", count: int) -> Chosen:
+    """`count` images, as many of each class as the others, always the same ones."""
+    share = torch.ones(len(data.classes))
+    return Chosen(data, _drawn(data.labels, share, count))
+
+
+def long_tailed(data: "LabelledImages", count: int, *, copies: int) -> Chosen:
+    """Redundant data: class c has a share of about 1 / (c + 1), every image appears `copies` times.
+
+    About `count` images in all, copies included, always the same ones.
+    """
+    share = 1 / torch.arange(1, len(data.classes) + 1)
+    return Chosen(data, _drawn(data.labels, share, count // copies).repeat(copies))
+
+
+def _drawn(labels: Tensor, share: Tensor, count: int) -> Tensor:
+    """Indices of about `count` images whose classes have the given shares."""
+    wanted = (share / share.sum() * count).round().long().clamp(min=1)
+    generator = torch.Generator().manual_seed(0)
+    chosen = []
+    for label, number in enumerate(wanted.tolist()):
+        rows = (labels == label).nonzero()[:, 0]
+        if len(rows) < number:
+            raise DataError(
+                f"{number} images of class {label} are wanted, the data has {len(rows)}: "
+                "ask for fewer images"
+            )
+        chosen.append(rows[torch.randperm(len(rows), generator=generator)[:number]])
+    return torch.cat(chosen)
+
+
 def digits(split: Split) -> ImageArray:
     """1,797 handwritten digits of 8 x 8 pixels from scikit-learn; the last 360 are the test set."""
     from sklearn.datasets import load_digits
@@ -198,3 +244,6 @@ def _of_split(names: list[str], split: Split) -> list[str]:
         return names
     choice = next((folder for folder in wanted if folder in folders), None)
     return [name for name in names if choice in PurePosixPath(name).parts[:-2]]
+
+
+LabelledImages = ImageArray | ImageFolder | Chosen

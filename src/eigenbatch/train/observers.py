@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,21 +29,34 @@ class RefreshCache(Observer):
 
 
 class Metrics(Observer):
-    """Appends one JSON line for every `every`-th step, and one for whatever is recorded."""
+    """Appends one JSON line for every `every`-th step, and one for whatever is recorded.
 
-    def __init__(self, path: Path, sampler: SpectralBatchSampler, *, every: int = 1) -> None:
-        self.path, self.sampler, self.every = path, sampler, every
-        self._seconds = 0.0
+    also: called with every line that is written, e.g. to log it elsewhere.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        sampler: SpectralBatchSampler,
+        *,
+        every: int = 1,
+        also: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        self.path, self.sampler, self.every, self.also = path, sampler, every, also
+        self._wall = self._cpu = 0.0  # when the run would have begun without an interruption
 
     def on_start(self, training: Training) -> None:
-        """Begin the clock where the run before an interruption left it."""
-        self._seconds = last_seconds(self.path)
-        self._started = time.perf_counter()
+        """Begin the clocks where the run before an interruption left them."""
+        before = last_line(self.path)
+        self._wall = time.perf_counter() - before.get("seconds", 0.0)
+        self._cpu = time.process_time() - before.get("cpu_seconds", 0.0)
 
-    @property
-    def seconds(self) -> float:
-        """Wall-clock time of the run so far, all overheads included, across resumes."""
-        return self._seconds + time.perf_counter() - self._started
+    def clocks(self) -> dict[str, float]:
+        """Wall-clock and processor time so far, all overheads included, across resumes."""
+        return {
+            "seconds": time.perf_counter() - self._wall,
+            "cpu_seconds": time.process_time() - self._cpu,
+        }
 
     def on_step(self, training: Training, step: Step) -> None:
         """Write loss and selection."""
@@ -57,41 +71,58 @@ class Metrics(Observer):
             **(chosen.scalars() if chosen is not None else {}),
         )
 
-    def record(self, training: Training, **values: float) -> None:
-        """Append one line; only rank 0 writes."""
+    def record(self, training: Training, **values: Any) -> None:
+        """Append one line, without what is not finite; only rank 0 writes."""
         if training.fabric.global_rank:
             return
-        line = {"step": training.step, "epoch": training.epoch, "seconds": self.seconds} | {
-            name: value for name, value in values.items() if math.isfinite(value)
-        }
+        line = (
+            {"step": training.step, "epoch": training.epoch}
+            | self.clocks()
+            | {
+                name: value
+                for name, value in values.items()
+                if not isinstance(value, float) or math.isfinite(value)
+            }
+        )
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
+        if self.also is not None:
+            self.also(line)
 
 
-def last_seconds(path: Path) -> float:
-    """`seconds` of the last complete line of a metrics file; 0 if there is none."""
+def last_line(path: Path) -> dict[str, Any]:
+    """The last complete line of a metrics file; empty if there is none."""
     if not path.is_file():
-        return 0.0
+        return {}
     for line in reversed(path.read_text().splitlines()):
         try:
-            return float(json.loads(line)["seconds"])
-        except (json.JSONDecodeError, KeyError):
+            content: dict[str, Any] = json.loads(line)
+        except json.JSONDecodeError:
             continue
-    return 0.0
+        return content
+    return {}
 
 
 class Evaluate(Observer):
-    """Calls `measure` every `every` epochs and at the last, and records what it returns."""
+    """Calls `measure` before the first step, every `every` epochs and at the last."""
 
     def __init__(
         self, measure: Callable[[], dict[str, float]], metrics: Metrics, *, every: int = 1
     ) -> None:
         self.measure, self.metrics, self.every = measure, metrics, every
 
+    def on_start(self, training: Training) -> None:
+        """Evaluate the untrained encoder: what training is to be compared with."""
+        if training.step == 0:
+            self._record(training)
+
     def on_epoch(self, training: Training) -> None:
-        """Evaluate when it is due; the random state of training is left as it was."""
-        if training.epoch % self.every and training.epoch != training.epochs:
-            return
+        """Evaluate when it is due."""
+        if training.epoch % self.every == 0 or training.epoch == training.epochs:
+            self._record(training)
+
+    def _record(self, training: Training) -> None:
+        """Record what `measure` returns; the random state of training is left as it was."""
         state = torch.get_rng_state()
         values = self.measure()
         torch.set_rng_state(state)

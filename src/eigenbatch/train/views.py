@@ -47,6 +47,7 @@ class Views(nn.Module):
                 kornia.RandomGaussianBlur((blur, blur), (0.1, 0.1 + 1.9 * strength), p=0.5)
             )
         steps.append(kornia.Normalize(torch.tensor(mean), torch.tensor(std)))
+        self.channels = 3 if colour else 1
         self.augment = nn.Sequential(*steps)
         self.plain = nn.Sequential(
             kornia.Resize((size, size)), kornia.Normalize(torch.tensor(mean), torch.tensor(std))
@@ -56,10 +57,17 @@ class Views(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """uint8 (b, c, h, w) -> two float views (b, c, size, size)."""
         pixels = images.float() / 255
-        return self.augment(pixels), self.augment(pixels)
+        first, second = self.augment(pixels.repeat(2, 1, 1, 1)).chunk(2)  # one call is cheaper
+        return first, second
 
     @torch.no_grad()
     def undistorted(self, images: Tensor) -> Tensor:
-        """uint8 (b, c, h, w) -> (b, c, size, size) without augmentation, for evaluation."""
-        plain: Tensor = self.plain(images.float() / 255)
+        """uint8 (b, c, h, w) -> (b, c, size, size) without augmentation, for evaluation.
+
+        Grey pictures are repeated and coloured ones averaged where the encoder takes the others.
+        """
+        pixels = images.float() / 255
+        if pixels.shape[1] != self.channels:
+            pixels = pixels.mean(1, keepdim=True).expand(-1, self.channels, -1, -1)
+        plain: Tensor = self.plain(pixels)
         return plain

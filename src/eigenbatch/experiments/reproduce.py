@@ -1,0 +1,175 @@
+"""Runs claims: pending chunks over worker processes, rows to disk, then verdict and figure."""
+
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eigenbatch.experiments.claim import Chunk, Claim, Place, Row, Scale
+from eigenbatch.experiments.run_directory import RunDirectory, RunError
+
+Compute = Callable[[Chunk, Place], list[Row]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSettings:
+    """What a claim's run directory was begun with."""
+
+    claim: str
+    scale: Scale
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRun:
+    """A claim at a scale, in its run directory."""
+
+    claim: Claim
+    scale: Scale
+    directory: RunDirectory
+
+    @classmethod
+    def open(cls, claim: Claim, scale: Scale, out: Path) -> "ClaimRun":
+        """Begin the run, or go on with one of the same claim and scale."""
+        directory = RunDirectory(out / scale / claim.name)
+        settings = ClaimSettings(claim.name, scale)
+        if directory.manifest.exists():
+            directory.check_same(settings)
+        else:
+            directory.create(settings, device="cpu")
+        return cls(claim, scale, directory)
+
+    @property
+    def verdict(self) -> Path:
+        """Written when every chunk is done."""
+        return self.directory.path / "verdict.json"
+
+    @property
+    def figure(self) -> Path:
+        """Drawn when every chunk is done."""
+        return self.directory.path / "figure.png"
+
+    def done(self) -> dict[str, list[Row]]:
+        """Rows of the chunks that are finished, by a text that identifies the chunk."""
+        return {line["chunk"]: line["rows"] for line in self.directory.read_metrics()}
+
+    def pending(self) -> list[Chunk]:
+        """Chunks still to be computed."""
+        done = self.done()
+        return [c for c in self.claim.chunks(self.scale) if _key(c) not in done]
+
+    def add(self, chunk: Chunk, rows: list[Row], seconds: float) -> None:
+        """Keep the rows of a finished chunk."""
+        line = {"chunk": _key(chunk), "seconds": seconds, "rows": rows}
+        with self.directory.metrics.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def conclude(self) -> dict[str, Any]:
+        """Judge, draw and write both; the record of the verdict."""
+        chunks = self.claim.chunks(self.scale)
+        done = self.done()
+        rows = [row for chunk in chunks for row in done[_key(chunk)]]
+        seeds = len({chunk.settings.get("seed", 0) for chunk in chunks})
+        record = self.claim.record(self.claim.judge(rows), self.scale, seeds)
+        _draw(self.claim, rows, self.figure)
+        partial = self.verdict.with_suffix(".partial")
+        partial.write_text(json.dumps(record, indent=2) + "\n")
+        partial.replace(self.verdict)
+        return record
+
+
+def reproduce(
+    claims: Sequence[Claim],
+    scale: Scale,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    jobs: int | None = None,
+    advance: Callable[[int, int, str], None] = lambda done, total, name: None,
+) -> Iterator[dict[str, Any]]:
+    """Compute what is missing and yield each claim's record as soon as it is complete.
+
+    jobs: worker processes of one thread each; as many as this process has cores by default.
+    advance: called with chunks done, chunks in all, and the name of the one just finished.
+    """
+    for claim in claims:
+        if claim.needs_images and data_dir is None and scale != "smoke":
+            raise RunError(
+                f"{claim.name} trains on CIFAR-10 at scale {scale}: give --data-dir, the folder "
+                "that holds cifar-10-batches-py (or use --scale smoke, which needs no data)"
+            )
+    runs = [ClaimRun.open(claim, scale, out) for claim in claims]
+    waiting: dict[tuple[Compute, str], list[ClaimRun]] = {}
+    chunks: dict[tuple[Compute, str], Chunk] = {}
+    for run in runs:
+        for chunk in run.pending():
+            key = (run.claim.compute, _key(chunk))
+            waiting.setdefault(key, []).append(run)
+            chunks[key] = chunk
+    open_chunks = {run.claim.name: len(run.pending()) for run in runs}
+    yield from (run.conclude() for run in runs if not open_chunks[run.claim.name])
+    place = Place(out / scale / "training", data_dir)
+    total = len(waiting)
+    with _workers(min(jobs or _cores(), max(total, 1))) as pool:
+        futures = {pool.submit(_timed, key[0], chunks[key], place): key for key in waiting}
+        for done, future in enumerate(_as_completed(futures), start=1):
+            key = futures[future]
+            rows, seconds = future.result()
+            for run in waiting[key]:
+                run.add(chunks[key], rows, seconds)
+                open_chunks[run.claim.name] -= 1
+                if not open_chunks[run.claim.name]:
+                    yield run.conclude()
+            advance(done, total, chunks[key].name)
+
+
+def _timed(compute: Compute, chunk: Chunk, place: Place) -> tuple[list[Row], float]:
+    started = time.perf_counter()
+    rows = compute(chunk, place)
+    return rows, time.perf_counter() - started
+
+
+def _as_completed(futures: dict[Future[Any], Any]) -> Iterator[Future[Any]]:
+    pending = set(futures)
+    while pending:
+        finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+        yield from finished
+
+
+@contextmanager
+def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes of one thread each; what has not begun is dropped when an error ends the run."""
+    pool = ProcessPoolExecutor(
+        count, multiprocessing.get_context("spawn"), initializer=_single_thread
+    )
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _single_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _key(chunk: Chunk) -> str:
+    return json.dumps([chunk.name, chunk.settings], sort_keys=True)
+
+
+def _draw(claim: Claim, rows: list[Row], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained", dpi=110)
+    claim.draw(rows, figure)
+    figure.savefig(path)

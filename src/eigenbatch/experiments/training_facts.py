@@ -1,0 +1,194 @@
+"""Rows of training runs, grouped, compared in pairs and judged."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from eigenbatch.experiments.claim import Row, Verdict
+from eigenbatch.experiments.statistics import (
+    COLLAPSE_ALIGNMENT,
+    COLLAPSE_SIGMA,
+    PairedDifference,
+    first_crossing,
+    paired_difference,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Quantity = Callable[[Row], float]
+COLOURS = ("#555555", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C510A")
+LABELS = {
+    "random": "Random", "p1": "P1 (most diverse)", "p2": "P2 (least diverse)",
+    "p3": "P3 (balanced)", "greedy-16": "Greedy-16", "greedy-64": "Greedy-64",
+    "greedy-256": "Greedy-256",
+    "greedy-pool": "Greedy, whole pool", "recipe": "P3, then Greedy-64", "clustered": "Clustered",
+    "blend": "Blend",
+}  # fmt: skip
+
+
+def grouped(rows: Sequence[Row], *names: str) -> dict[Any, list[Row]]:
+    """Rows by one setting (or a tuple of several), each group in the order of its seeds."""
+    groups: dict[Any, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: int(row["seed"])):
+        values = tuple(row.get(name) for name in names)
+        groups.setdefault(values[0] if len(values) == 1 else values, []).append(row)
+    return groups
+
+
+def accuracy(row: Row) -> float:
+    """Mean kNN accuracy of the last three evaluations: one is noisy."""
+    return float(np.mean(row["knn"][-3:]))
+
+
+def linear(row: Row) -> float:
+    """Accuracy of the linear probe at the end."""
+    return float(row["final"]["linear"])
+
+
+def accuracy_area(row: Row) -> float:
+    """AUAC: mean kNN accuracy over epochs."""
+    return float(np.mean(row["knn"][1:]))
+
+
+def loss_area(row: Row) -> float:
+    """AULC: the loss of an epoch, summed over epochs."""
+    return float(np.sum(row["losses"]))
+
+
+def peak_sigma(row: Row) -> float:
+    """The largest top eigenvalue after the first epoch: untrained encoders are all alike."""
+    late = zip(row["read_at"], row["readings"]["sigma_hat"], strict=True)
+    return max(float(sigma) for step, sigma in late if step > row["steps_an_epoch"])
+
+
+def collapsed(row: Row) -> bool:
+    """The paper's flags: sigma-hat above 0.99, or mean alignment above 0.98."""
+    return (
+        peak_sigma(row) > COLLAPSE_SIGMA or max(row["readings"]["alignment"]) > COLLAPSE_ALIGNMENT
+    )
+
+
+def time_to(target: float) -> Quantity:
+    """Processor seconds to an accuracy, selection, cache and evaluation included."""
+    return lambda row: first_crossing(row["times"], row["knn"], target)
+
+
+def epochs_to(target: float) -> Quantity:
+    """Epochs to an accuracy."""
+    return lambda row: first_crossing(row["epochs"], row["knn"], target)
+
+
+def mean(rows: Sequence[Row], quantity: Quantity) -> float:
+    """Mean over seeds."""
+    return float(np.mean([quantity(row) for row in rows]))
+
+
+def gain(treated: Sequence[Row], baseline: Sequence[Row], quantity: Quantity) -> PairedDifference:
+    """Paired difference of a quantity over the seeds both have."""
+    return paired_difference(*_paired(treated, baseline, quantity))
+
+
+def saved(treated: Sequence[Row], baseline: Sequence[Row], quantity: Quantity) -> PairedDifference:
+    """Relative saving 1 - treated / baseline: 0.15 is 15 % less."""
+    ours, theirs = _paired(treated, baseline, quantity)
+    shares = [
+        1 - a / b if math.isfinite(a) and math.isfinite(b) and b > 0 else math.nan
+        for a, b in zip(ours, theirs, strict=True)
+    ]
+    return paired_difference(shares, [0.0] * len(shares))
+
+
+def _paired(
+    treated: Sequence[Row], baseline: Sequence[Row], quantity: Quantity
+) -> tuple[list[float], list[float]]:
+    by_seed = {row["seed"]: quantity(row) for row in baseline}
+    both = [row for row in treated if row["seed"] in by_seed]
+    return [quantity(row) for row in both], [by_seed[row["seed"]] for row in both]
+
+
+def percent(difference: PairedDifference) -> str:
+    """A difference of shares, with its interval, e.g. "+1.2 % ± 0.8"."""
+    if not math.isfinite(difference.mean):
+        return "target not reached in every run"
+    half = 100 * difference.half_width
+    return (
+        f"{100 * difference.mean:+.1f} % ± {half:.1f}"
+        if math.isfinite(half)
+        else (f"{100 * difference.mean:+.1f} %")
+    )
+
+
+def better(difference: PairedDifference) -> bool:
+    """Significantly above zero."""
+    return difference.significant and difference.mean > 0
+
+
+def graded(
+    main: Mapping[str, bool], rest: Mapping[str, bool], measured: str, note: str = ""
+) -> Verdict:
+    """Reproduced if every part holds; under conditions if only the main ones do.
+
+    The parts that fail are named in the note.
+    """
+    failed = [name for name, holds in {**main, **rest}.items() if not holds]
+    if not failed:
+        return Verdict("reproduced", measured, note)
+    text = f"Not found: {'; '.join(failed)}. {note}".strip()
+    if all(main.values()):
+        return Verdict("holds under stated conditions", measured, text)
+    return Verdict("does not reproduce", measured, text)
+
+
+def draw_differences(
+    axes: "Axes", names: Sequence[str], differences: Sequence[PairedDifference], label: str
+) -> None:
+    """One line a policy: the paired difference to the baseline with its 95 % interval."""
+    for place, one in enumerate(differences):
+        colour = COLOURS[1] if one.significant else COLOURS[0]
+        half = one.half_width if math.isfinite(one.half_width) else 0.0
+        if math.isfinite(one.mean):
+            axes.errorbar(100 * one.mean, place, xerr=100 * half, fmt="o", color=colour, capsize=3)
+        else:
+            axes.text(0, place, " target not reached", va="center", color=colour)
+    axes.axvline(0, color="#999999", lw=1)
+    axes.set_yticks(range(len(names)), [LABELS.get(name, name) for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlabel(label)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def draw_band(axes: "Axes", row: Row, *, smoothing: float = 0.1) -> None:
+    """The gradient of one run (a moving average) inside the printed and certified bands."""
+    steps, reading = row["read_at"], row["readings"]
+    for band, colour, alpha in (("paper", COLOURS[5], 0.25), ("certified", COLOURS[1], 0.5)):
+        axes.fill_between(
+            steps, reading[f"{band}_lower"], reading[f"{band}_upper"], color=colour, alpha=alpha,
+            lw=0, label=f"{'printed' if band == 'paper' else band} band",
+        )  # fmt: skip
+    smooth, average = [], reading["gradient"][0]
+    for value in reading["gradient"]:
+        average += smoothing * (value - average)
+        smooth.append(average)
+    axes.plot(steps, smooth, color="black", lw=1, label="measured (smoothed)")
+    axes.set(yscale="log", xlabel="step", ylabel="mean squared gradient")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_curves(
+    axes: "Axes", groups: Mapping[str, Sequence[Row]], *, over: str, label: str
+) -> None:
+    """Accuracy of every group over epochs or processor time: mean line, range of seeds shaded."""
+    for colour, (name, rows) in zip(COLOURS, groups.items(), strict=False):
+        heights = np.array([row["knn"] for row in rows])
+        places = np.mean([row[over] for row in rows], axis=0)
+        axes.plot(places, heights.mean(0), color=colour, label=LABELS.get(name, name))
+        axes.fill_between(places, heights.min(0), heights.max(0), color=colour, alpha=0.12, lw=0)
+    axes.set_xlabel(label)
+    axes.set_ylabel("kNN accuracy")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
