@@ -92,6 +92,7 @@ def assemble(config: TrainConfig, fabric: Fabric) -> Assembled:
         num_workers=config.workers,
         generator=torch.Generator().manual_seed(config.seed),  # leaves the global one alone
     )
+    method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     wrapped, optimizer = fabric.setup(method, optimizer)
     views = views.to(fabric.device)
     training = Training(

@@ -45,7 +45,7 @@ def compare(
     path: Path,
     *,
     target: float | None = None,
-    progress: Callable[[str, int], None] = lambda selector, seed: None,
+    progress: Callable[[str, int, float | None], None] = lambda selector, seed, accuracy: None,
     console: Console | None = None,
     accelerator: str = "auto",
 ) -> Comparison:
@@ -53,7 +53,8 @@ def compare(
 
     Runs lie under `path`/SELECTOR/seed-K; finished ones are not run again, others are resumed.
     Seeds are the outer loop, so that an interrupted comparison has whole pairs. Without `target`,
-    times are measured to 90 % of the baseline's mean final accuracy.
+    times are measured to 90 % of the baseline's mean final accuracy. `progress` is called with
+    None when a run begins, and with its accuracy when it is done.
     """
     if seeds < 1:
         raise ParameterError(f"seeds must be at least 1, got {seeds}")
@@ -65,7 +66,7 @@ def compare(
         parse_selector(selector)
     for seed in range(seeds):
         for selector in selectors:
-            progress(selector, seed)
+            progress(selector, seed, None)
             run = RunDirectory(_place(path, selector, seed))
             train(
                 replace(config, selector=selector, seed=config.seed + seed),
@@ -75,6 +76,7 @@ def compare(
                 accelerator=accelerator,
                 devices=1,
             )
+            progress(selector, seed, run.read_metrics()[-1]["knn"])
     return load_comparison(selectors, seeds, path, target=target)
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from eigenbatch.core.errors import ParameterError
 
+Precision = Literal["32-true", "bf16-mixed"]
 DATA = ("digits", "cifar10", "cifar100", "folder")
 METHODS = ("simclr", "moco", "supcon")
 ENCODERS = ("convnet", "resnet18", "resnet50")
@@ -49,7 +50,7 @@ class TrainConfig:
     transfer_dir: Path | None = None
     seed: int = 0
     workers: int = 0
-    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    precision: Precision = "32-true"
 
     def __post_init__(self) -> None:
         for name, known in (
@@ -123,7 +124,7 @@ class Recipe:
     config: TrainConfig
 
 
-def fastest_precision() -> Literal["32-true", "bf16-mixed"]:
+def fastest_precision() -> Precision:
     """bf16-mixed where the processor or GPU has instructions for it; elsewhere it is far slower."""
     import torch
 

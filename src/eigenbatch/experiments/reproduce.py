@@ -4,9 +4,8 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from eigenbatch.experiments.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch.experiments.run_directory import RunDirectory, RunError
 
 Compute = Callable[[Chunk, Place], list[Row]]
+Key = tuple[Compute, str]  # what makes two chunks the same work
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ClaimRun:
         settings = ClaimSettings(claim.name, scale)
         if directory.manifest.exists():
             directory.check_same(settings)
-        else:
+        elif _rank() == 0:
             directory.create(settings, device="cpu")
         return cls(claim, scale, directory)
 
@@ -66,6 +66,8 @@ class ClaimRun:
     def add(self, chunk: Chunk, rows: list[Row], seconds: float) -> None:
         """Keep the rows of a finished chunk."""
         line = {"chunk": _key(chunk), "seconds": seconds, "rows": rows}
+        if _rank():
+            return
         with self.directory.metrics.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -94,7 +96,8 @@ def reproduce(
 ) -> Iterator[dict[str, Any]]:
     """Compute what is missing and yield each claim's record as soon as it is complete.
 
-    jobs: worker processes of one thread each; as many as this process has cores by default.
+    jobs: worker processes of one thread each; as many as this process has cores by default. Under
+    torchrun every process takes part in every chunk, one after the other, and rank 0 writes.
     advance: called with chunks done, chunks in all, and the name of the one just finished.
     """
     for claim in claims:
@@ -104,8 +107,8 @@ def reproduce(
                 "that holds cifar-10-batches-py (or use --scale smoke, which needs no data)"
             )
     runs = [ClaimRun.open(claim, scale, out) for claim in claims]
-    waiting: dict[tuple[Compute, str], list[ClaimRun]] = {}
-    chunks: dict[tuple[Compute, str], Chunk] = {}
+    waiting: dict[Key, list[ClaimRun]] = {}
+    chunks: dict[Key, Chunk] = {}
     for run in runs:
         for chunk in run.pending():
             key = (run.claim.compute, _key(chunk))
@@ -113,19 +116,37 @@ def reproduce(
             chunks[key] = chunk
     open_chunks = {run.claim.name: len(run.pending()) for run in runs}
     yield from (run.conclude() for run in runs if not open_chunks[run.claim.name])
-    place = Place(out / scale / "training", data_dir)
-    total = len(waiting)
-    with _workers(min(jobs or _cores(), max(total, 1))) as pool:
-        futures = {pool.submit(_timed, key[0], chunks[key], place): key for key in waiting}
-        for done, future in enumerate(_as_completed(futures), start=1):
-            key = futures[future]
-            rows, seconds = future.result()
-            for run in waiting[key]:
-                run.add(chunks[key], rows, seconds)
-                open_chunks[run.claim.name] -= 1
-                if not open_chunks[run.claim.name]:
-                    yield run.conclude()
-            advance(done, total, chunks[key].name)
+    work = {
+        key: (key[0], chunks[key], Place(out / scale / "training", data_dir)) for key in waiting
+    }
+    for done, (key, rows, seconds) in enumerate(_results(work, jobs or _cores()), start=1):
+        for run in waiting[key]:
+            run.add(chunks[key], rows, seconds)
+            open_chunks[run.claim.name] -= 1
+            if not open_chunks[run.claim.name] and not _rank():
+                yield run.conclude()
+        advance(done, len(work), chunks[key].name)
+
+
+def _results(
+    work: Mapping[Key, tuple[Compute, Chunk, Place]], jobs: int
+) -> Iterator[tuple[Key, list[Row], float]]:
+    """Rows and seconds of every chunk, as they are finished."""
+    if _under_torchrun():
+        for key, arguments in work.items():
+            yield key, *_timed(*arguments)
+        return
+    processes = ProcessPoolExecutor(
+        min(jobs, max(len(work), 1)),
+        multiprocessing.get_context("spawn"),
+        initializer=_single_thread,
+    )
+    try:
+        futures = {processes.submit(_timed, *arguments): key for key, arguments in work.items()}
+        for future in as_completed(futures):
+            yield futures[future], *future.result()
+    finally:
+        processes.shutdown(wait=True, cancel_futures=True)
 
 
 def _timed(compute: Compute, chunk: Chunk, place: Place) -> tuple[list[Row], float]:
@@ -134,23 +155,12 @@ def _timed(compute: Compute, chunk: Chunk, place: Place) -> tuple[list[Row], flo
     return rows, time.perf_counter() - started
 
 
-def _as_completed(futures: dict[Future[Any], Any]) -> Iterator[Future[Any]]:
-    pending = set(futures)
-    while pending:
-        finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-        yield from finished
+def _under_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-@contextmanager
-def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes of one thread each; what has not begun is dropped when an error ends the run."""
-    pool = ProcessPoolExecutor(
-        count, multiprocessing.get_context("spawn"), initializer=_single_thread
-    )
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0")) if _under_torchrun() else 0
 
 
 def _single_thread() -> None:

@@ -1,18 +1,18 @@
 """One training run in a run directory: begin, watch, save, resume."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.fabric import Fabric
 from rich.console import Console
 from torch.utils.tensorboard import SummaryWriter
 
 from eigenbatch.experiments.assemble import Assembled, assemble, evaluate
-from eigenbatch.experiments.config import TrainConfig
+from eigenbatch.experiments.config import Precision, TrainConfig
 from eigenbatch.experiments.progress import ProgressBar
 from eigenbatch.experiments.run_directory import RunDirectory
 from eigenbatch.monitor.monitor import SpectralMonitor
@@ -79,10 +79,11 @@ def train(
 ) -> RunDirectory:
     """Train as configured, writing to `path`; with `resume`, go on from its checkpoint.
 
-    With a `console`, a progress bar is shown there.
+    With a `console`, a progress bar is shown there. Several `devices` train on one batch together
+    (DDP); under torchrun its processes do, whatever `devices` says.
     """
     directory = RunDirectory(path)
-    fabric = Fabric(accelerator=accelerator, devices=devices, precision=config.precision)
+    fabric = _fabric(accelerator, devices, config.precision)
     fabric.launch()
     if resume:
         directory.check_same(config)
@@ -111,6 +112,20 @@ def train(
     ]
     if console is not None and fabric.global_rank == 0:
         watched.append(ProgressBar(run.sampler, f"{path.parent.name}/{path.name}", console))
-    run.method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     fit(run.training, run.views, [*watched, *observers])
     return directory
+
+
+def _fabric(accelerator: str, devices: int | str, precision: Precision) -> Fabric:
+    nodes, together = 1, devices not in ("auto", 1)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+        together = nodes * devices > 1
+    return Fabric(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy="ddp" if together else "auto",
+        precision=precision,
+    )

@@ -11,12 +11,12 @@ from eigenbatch.experiments.claim import Chunk, Place, Row, Scale
 
 SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 5, "paper": 5}
 FEWER_SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 3, "paper": 3}
-MINUTES_A_RUN: Mapping[Scale, float] = {"smoke": 0.02, "small": 0.7, "paper": 600.0}
+MINUTES_A_RUN: Mapping[Scale, float] = {"smoke": 0.02, "small": 0.6, "paper": 600.0}
 
 _SMALL = {
     "data": "cifar10", "train_images": 5000, "test_images": 2000, "image_size": 16, "width": 16,
-    "dim": 64, "tau": 0.2, "batch_size": 128, "pool_size": 1280, "coverage": "free", "epochs": 12,
-    "lr": 1e-3, "queue_size": 2048, "momentum": 0.99, "transfer": "digits",
+    "dim": 64, "tau": 0.2, "batch_size": 128, "pool_size": 1280, "coverage": "free", "epochs": 8,
+    "lr": 2e-3, "queue_size": 2048, "momentum": 0.99, "transfer": "digits",
 }  # fmt: skip
 _SMOKE = _SMALL | {
     "data": "digits", "train_images": 256, "test_images": 128, "image_size": 8, "width": 4,
@@ -42,7 +42,7 @@ def size_text(scale: Scale, runs: str) -> str:
     """The size of a training claim in words."""
     what = {
         "smoke": "256 digits, ConvNet, 2 epochs",
-        "small": "5,000 CIFAR-10 images at 16 x 16, ConvNet, n=128, k=1280, 12 epochs",
+        "small": "5,000 CIFAR-10 images at 16 x 16, ConvNet, n=128, k=1280, 8 epochs",
         "paper": "ImageNet-100, ResNet-18, n=512, k=5120, 200 epochs",
     }[scale]
     return f"{runs}: {what}"

@@ -114,11 +114,11 @@ def _judge(rows: list[Row]) -> Verdict:
         f"{rank_enough:.2f} and {rank_few:.2f})"
     )
     note = (
-        "kappa is the sub-Gaussian norm of the top direction. For n < d a term (d + "
-        "log(1/delta))/n is missing in the printed form, and the constant grows with d/n. The effective-rank "
-        "form multiplies rank and log(1/delta) where they add. Bernstein's bound, without any "
-        f"constant, held in at least {covered:.1%} of draws of unit rows, {min(slack):.1f} to "
-        f"{max(slack):.1f} times too large."
+        "kappa is the sub-Gaussian norm of the top direction. For n < d a term "
+        "(d + log(1/delta))/n is missing in the printed form, and the constant grows with d/n. The "
+        "effective-rank form multiplies rank and log(1/delta) where they add. Bernstein's bound, "
+        f"without any constant, held in at least {covered:.1%} of draws of unit rows, "
+        f"{min(slack):.1f} to {max(slack):.1f} times too large."
     )
     if enough > CONSTANT:
         return Verdict("does not reproduce", measured, note)

@@ -1,9 +1,9 @@
 """Table "Effective rank vs. accuracy": does a higher rank mean a better probe?"""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from eigenbatch.experiments.claim import Chunk, Claim, Row, Scale, Verdict
 from eigenbatch.experiments.training_chunks import (
@@ -65,9 +65,10 @@ def _interval(x: list[float], y: list[float]) -> tuple[float, float, float]:
     return float(low), _correlation(a, b), float(high)
 
 
-def _correlation(x: Sequence[float], y: Sequence[float]) -> float:
+def _correlation(x: ArrayLike, y: ArrayLike) -> float:
     """Pearson's; zero if either side is constant."""
-    return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) > 0 and np.ptp(y) > 0 else 0.0
+    a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) > 0 and np.ptp(b) > 0 else 0.0
 
 
 def draw(rows: list[Row], figure: "Figure") -> None:

@@ -116,7 +116,7 @@ _KEYS = ("band", "top", "tau")
 
 
 def _inside(row: Row) -> float:
-    return 1 - float(row["below"] + row["above"]) / row["anchors"]
+    return float(1 - (row["below"] + row["above"]) / row["anchors"])
 
 
 def _judge(rows: list[Row]) -> Verdict:

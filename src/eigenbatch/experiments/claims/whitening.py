@@ -28,7 +28,7 @@ def chunks(scale: Scale) -> list[Chunk]:
     """SimCLR that whitens every other `PERIOD` batches, read at every step."""
     changes = (
         {"encoder": "resnet50", "batch_size": 4096, "dim": 256, "lr": 4.8} if scale == "paper" else
-        {"epochs": 21} if scale == "small" else {}
+        {"epochs": 18} if scale == "small" else {}
     )  # fmt: skip
     return [
         training_chunk(scale, seed, read_every=1, whiten_period=PERIOD[scale], **changes)

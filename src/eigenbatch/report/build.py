@@ -1,0 +1,216 @@
+"""One self-contained HTML page about training runs and claims."""
+
+import base64
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from plotly.offline import get_plotlyjs
+
+from eigenbatch.report.charts import SECTIONS
+from eigenbatch.report.data import chart_data, script_json
+from eigenbatch.report.downsample import BUCKETS
+from eigenbatch.report.findings import SEVERITIES, Episode
+from eigenbatch.report.groups import differing, group, names
+from eigenbatch.report.paired import TARGET, pairings
+from eigenbatch.report.runs import Claim, ReportError, Run, find_folders, load, stamp
+
+COLOURS = 7  # --series-0 and on in page.css
+DASHES = 5  # DASHES in page.js
+OUTCOMES = {
+    "reproduced": "good",
+    "holds under stated conditions": "partly",
+    "does not reproduce": "bad",
+}
+
+
+def build(paths: Sequence[Path], out: Path) -> Path:
+    """Write a page about every run and claim at or below the paths to `out`."""
+    folders = find_folders(paths)
+    if not folders:
+        places = ", ".join(str(path) for path in paths)
+        raise ReportError(
+            f"no run in {places}: a run directory holds manifest.json and metrics.jsonl"
+        )
+    page = render(folders)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(page)
+    return out
+
+
+def render(folders: Sequence[Path], *, version: str = "", interval: float = 0) -> bytes:
+    """The page as UTF-8. With an `interval` it asks for a newer `version` every so many seconds."""
+    loaded = [load(folder, stamp(folder)) for folder in folders]
+    runs = [one for one in loaded if isinstance(one, Run)]
+    claims = [one for one in loaded if isinstance(one, Claim)]
+    run_names = names([run.folder for run in runs])
+    groups = group(runs, run_names)
+    paired = pairings(runs, groups)
+    data = chart_data(runs, run_names, groups, paired)
+    scripts = {"head": _file("head.js"), "plotly": get_plotlyjs(), "page": _file("page.js")}
+    if interval:
+        scripts["live"] = _file("live.js")
+    text = _environment().get_template("page.html").render(
+        built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        style=_file("page.css"),
+        scripts=scripts,
+        policy=_policy(scripts.values()),
+        data=script_json(data),
+        drawn={chart["id"] for chart in data["charts"]},
+        sections=SECTIONS if runs else (),
+        rows=[_row(run, name) for run, name in zip(runs, run_names, strict=True)],
+        groups=groups,
+        group_of={index: number for number, one in enumerate(groups) for index in one.runs},
+        differing=differing(runs),
+        shared=_shared(runs),
+        pairings=paired,
+        target=TARGET,
+        timelines=_timelines(runs, run_names),
+        claims=claims,
+        outcomes=OUTCOMES,
+        buckets=BUCKETS,
+        reduced=sum(any(curve.reduced for curve in run.curves.values()) for run in runs),
+        version=version,
+        interval=interval,
+        colours=COLOURS,
+        dashes=DASHES,
+    )  # fmt: skip
+    return text.encode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A run in the overview."""
+
+    name: str
+    state: str
+    problems: tuple[str, ...]
+    settings: dict[str, Any]
+    finals: dict[str, float]
+    epochs: float
+    seconds: float
+    worst: str | None  # severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """The findings of a run, one lane for each name, along the steps of the longest run."""
+
+    name: str
+    worst: str
+    lanes: dict[str, list[Episode]]
+    end: float
+
+
+def _row(run: Run, name: str) -> Row:
+    if run.settings is None:
+        state = "damaged"
+    elif not run.curves:
+        state = "empty"
+    else:
+        state = "finished" if run.finished else "unfinished"
+    return Row(
+        name=name,
+        state=state,
+        problems=run.problems,
+        settings=run.settings or {},
+        finals={metric: run.final(metric) for metric in run.evaluations},
+        epochs=run.end[1],
+        seconds=run.end[2],
+        worst=_worst(run.findings),
+    )
+
+
+def _timelines(runs: Sequence[Run], run_names: Sequence[str]) -> list[Timeline]:
+    """The most severe first."""
+    end = max((run.end[0] for run in runs if run.findings), default=0.0)
+    timelines = []
+    for run, name in zip(runs, run_names, strict=True):
+        lanes: dict[str, list[Episode]] = {}
+        for episode in run.findings:
+            lanes.setdefault(episode.name, []).append(episode)
+        if lanes:
+            worst = _worst(run.findings) or SEVERITIES[0]
+            timelines.append(Timeline(name=name, worst=worst, lanes=lanes, end=max(end, 1.0)))
+    return sorted(timelines, key=lambda line: -SEVERITIES.index(line.worst))
+
+
+def _worst(findings: Sequence[Episode]) -> str | None:
+    return max((one.severity for one in findings), key=SEVERITIES.index, default=None)
+
+
+def _shared(runs: Sequence[Run]) -> dict[str, Any]:
+    """Settings and origins that are the same in all readable runs."""
+    known = [run.settings | run.origin for run in runs if run.settings is not None]
+    return {
+        key: value
+        for key, value in (known[0] if known else {}).items()
+        if all(one.get(key) == value for one in known)
+    }
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("eigenbatch.report", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": _number,
+        "percent": _percent,
+        "duration": _duration,
+        "setting": _setting,
+        "png": lambda content: "data:image/png;base64," + base64.b64encode(content).decode(),
+    }
+    return environment
+
+
+@cache
+def _file(name: str) -> str:
+    return (resources.files("eigenbatch.report") / "page" / name).read_text("utf-8")
+
+
+def _policy(scripts: Any) -> str:
+    """Only our own scripts may run, and nothing may be fetched from elsewhere."""
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _number(value: float, digits: int = 4) -> str:
+    return f"{value:.{digits}g}" if math.isfinite(value) else "–"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %" if math.isfinite(value) else "–"
+
+
+def _duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "–"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes, hours = seconds / 60, seconds / 3600
+    return f"{minutes:.1f} min" if minutes < 120 else f"{hours:.1f} h"
+
+
+def _setting(value: Any) -> str:
+    """A setting as one would type it."""
+    if value is None:
+        return "–"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_setting(one)}" for key, one in value.items())
+    return str(value)

@@ -1,0 +1,124 @@
+"""What the page's script draws, as compact JSON that is safe inside a script element."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from eigenbatch.report.charts import SECTIONS, Chart
+from eigenbatch.report.downsample import Curve
+from eigenbatch.report.groups import Group, Progress, progress
+from eigenbatch.report.metrics import Floats
+from eigenbatch.report.paired import Pairing
+from eigenbatch.report.runs import Heat, Run
+
+
+def chart_data(
+    runs: Sequence[Run],
+    names: Sequence[str],
+    groups: Sequence[Group],
+    pairings: Sequence[Pairing],
+) -> dict[str, Any]:
+    """Everything the charts need, and which charts have something to show."""
+    group_of = {index: number for number, group in enumerate(groups) for index in group.runs}
+    curves = [progress([runs[index] for index in group.runs]) for group in groups]
+    accuracy = [_progress(curve) for curve in curves]
+    shown = [
+        chart
+        for section in SECTIONS
+        for chart in section.charts
+        if _has_data(chart, runs, curves, pairings)
+    ]
+    return {
+        "charts": [
+            {"id": c.id, "kind": c.kind, "metrics": c.metrics, "axis": c.axis, "log": c.log}
+            for c in shown
+        ],
+        "groups": [group.name for group in groups],
+        "runs": [
+            {
+                "name": name,
+                "group": group_of[index],
+                "inside": run.inside,
+                "curves": {metric: _curve(curve) for metric, curve in run.curves.items()},
+                "spectrum": _heat(run.spectrum),
+            }
+            for index, (run, name) in enumerate(zip(runs, names, strict=True))
+        ],
+        "accuracy": accuracy,
+        "paired": [_pairing(pairing) for pairing in pairings],
+    }
+
+
+def script_json(data: Any) -> str:
+    """JSON that cannot end the script element it stands in, whatever strings it holds."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _has_data(
+    chart: Chart,
+    runs: Sequence[Run],
+    curves: Sequence[Progress | None],
+    pairings: Sequence[Pairing],
+) -> bool:
+    match chart.kind:
+        case "accuracy":
+            along = chart.metrics[1]
+            return any(c is not None and np.isfinite(getattr(c, along)).any() for c in curves)
+        case "paired":
+            return bool(pairings)
+        case "heat":
+            return any(run.spectrum is not None for run in runs)
+        case "lines" | "band":
+            return any(chart.metrics[0] in run.curves for run in runs)
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    drawn: dict[str, Any] = {"x": _round(curve.x, 8), "y": _round(curve.mean)}
+    if curve.reduced:
+        drawn |= {"low": _round(curve.low), "high": _round(curve.high)}
+    return drawn
+
+
+def _heat(heat: Heat | None) -> dict[str, Any] | None:
+    if heat is None:
+        return None
+    return {"x": _round(heat.step, 8), "z": [_round(row, 4) for row in heat.eigenvalues]}
+
+
+def _progress(curve: Progress | None) -> dict[str, Any] | None:
+    if curve is None:
+        return None
+    return {
+        "epoch": _round(curve.epoch),
+        "seconds": _round(curve.seconds),
+        "mean": _round(curve.mean),
+        "low": _round(curve.low),
+        "high": _round(curve.high),
+        "seeds": curve.seeds,
+    }
+
+
+def _pairing(pairing: Pairing) -> dict[str, Any]:
+    gain = pairing.gain
+    return {
+        "group": pairing.group,
+        "baseline": pairing.baseline,
+        "seeds": pairing.seeds,
+        "gains": [_rounded(100 * value, 5) for value in pairing.gains],
+        "mean": _rounded(100 * gain.mean, 5),
+        "interval": [_rounded(100 * end, 5) for end in (gain.low, gain.high)]
+        if pairing.enough
+        else None,
+    }
+
+
+def _round(values: Floats, digits: int = 5) -> list[float | None]:
+    return [_rounded(value, digits) for value in values.tolist()]
+
+
+def _rounded(value: float, digits: int) -> float | None:
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None

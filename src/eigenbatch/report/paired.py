@@ -1,0 +1,105 @@
+"""Selectors against a baseline, seed by seed, from finished runs."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from eigenbatch.experiments.statistics import PairedDifference, paired_difference
+from eigenbatch.report.groups import Group
+from eigenbatch.report.runs import Run
+
+BASELINE = "random"
+TARGET = 0.9  # of the baseline's mean final accuracy: what time is measured to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pairing:
+    """One group against its baseline on the seeds that both have."""
+
+    group: int
+    baseline: int
+    seeds: tuple[str, ...]
+    gains: tuple[float, ...]  # accuracy, by seed
+    gain: PairedDifference
+    target: float
+    time_saved: PairedDifference  # relative: 0.15 is 15 % faster to the target
+
+    @property
+    def enough(self) -> bool:
+        """Whether seeds are enough for an interval: two that agree by chance prove nothing."""
+        return len(self.seeds) >= 3
+
+
+def pairings(runs: Sequence[Run], groups: Sequence[Group]) -> list[Pairing]:
+    """All comparisons that the runs allow; the baseline is random choice, else the first."""
+    comparable = [
+        (_but_selector(group.settings), index)
+        for index, group in enumerate(groups)
+        if group.settings is not None and "selector" in group.settings
+    ]
+    found = []
+    for _, members in groupby(sorted(comparable), key=lambda pair: pair[0]):
+        indices = [index for _, index in members]
+        baseline = next((i for i in indices if _selector(groups[i]) == BASELINE), indices[0])
+        for index in indices:
+            if index != baseline:
+                found.append(_pairing(runs, groups, index, baseline))
+    return [pairing for pairing in found if pairing is not None]
+
+
+def _pairing(
+    runs: Sequence[Run], groups: Sequence[Group], index: int, baseline: int
+) -> Pairing | None:
+    treated, reference = _by_seed(runs, groups[index]), _by_seed(runs, groups[baseline])
+    seeds = [seed for seed in reference if seed in treated]
+    if not seeds:
+        return None
+    after = [treated[seed].final("knn") for seed in seeds]
+    before = [reference[seed].final("knn") for seed in seeds]
+    target = TARGET * float(np.mean(before))
+    saved = [_time_saved(treated[seed], reference[seed], target) for seed in seeds]
+    return Pairing(
+        group=index,
+        baseline=baseline,
+        seeds=tuple(seeds),
+        gains=tuple(a - b for a, b in zip(after, before, strict=True)),
+        gain=paired_difference(after, before),
+        target=target,
+        time_saved=paired_difference(saved, [0.0] * len(seeds)),
+    )
+
+
+def _by_seed(runs: Sequence[Run], group: Group) -> dict[str, Run]:
+    """Finished and evaluated runs; of several with one seed, the first."""
+    found: dict[str, Run] = {}
+    for index in group.runs:
+        run = runs[index]
+        if run.finished and "knn" in run.evaluations and run.settings is not None:
+            found.setdefault(json.dumps(run.settings.get("seed")), run)
+    return found
+
+
+def _time_saved(treated: Run, reference: Run, target: float) -> float:
+    needed = _seconds_to(reference, target)
+    return 1 - _seconds_to(treated, target) / needed if needed else math.nan
+
+
+def _seconds_to(run: Run, target: float) -> float:
+    """When the accuracy was first reached; NaN if it never was."""
+    series = run.evaluations["knn"]
+    reached = np.flatnonzero(series.value >= target)
+    return float(series.seconds[reached[0]]) if len(reached) else math.nan
+
+
+def _but_selector(settings: dict[str, Any]) -> str:
+    kept = {key: value for key, value in settings.items() if key != "selector"}
+    return json.dumps(kept, sort_keys=True)
+
+
+def _selector(group: Group) -> Any:
+    return group.settings and group.settings.get("selector")

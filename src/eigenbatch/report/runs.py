@@ -1,0 +1,257 @@
+"""Run directories as records: what was set, what happened, and what is wrong with the files."""
+
+import json
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eigenbatch.report.charts import CURVES, EVALUATIONS
+from eigenbatch.report.downsample import Curve, bucket_starts, downsample
+from eigenbatch.report.findings import Episode, episodes
+from eigenbatch.report.metrics import Floats, Metrics, Series, read_metrics
+
+FILES = ("manifest.json", "metrics.jsonl", "verdict.json", "figure.png")
+PNG = b"\x89PNG\r\n\x1a\n"
+SPECTRUM_COLUMNS = 150
+SPECTRUM_ROWS = 32
+
+Stamp = tuple[tuple[int, int] | None, ...]  # (time, size) of each of FILES
+
+
+class ReportError(ValueError):
+    """Nothing to report on; the text says where runs were looked for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heat:
+    """Leading eigenvalues over steps; NaN where a reading had fewer."""
+
+    step: Floats  # (t,)
+    eigenvalues: Floats  # (k, t)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Run:
+    """One training run, condensed to what a page shows."""
+
+    folder: Path
+    settings: dict[str, Any] | None  # None: no readable manifest
+    origin: dict[str, Any]  # device, commit, versions, machine
+    problems: tuple[str, ...]
+    finished: bool
+    end: tuple[float, float, float]  # step, epoch, seconds
+    curves: dict[str, Curve]
+    evaluations: dict[str, Series]
+    inside: dict[str, tuple[int, int]]  # band -> readings inside it, all readings
+    spectrum: Heat | None
+    findings: tuple[Episode, ...]
+
+    @property
+    def rows(self) -> int:
+        """Length of the longest series, before downsampling."""
+        return max((curve.rows for curve in self.curves.values()), default=0)
+
+    def final(self, name: str) -> float:
+        """The last value of an evaluation; NaN if there is none."""
+        series = self.evaluations.get(name)
+        return float(series.value[-1]) if series else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Claim:
+    """One claim of the paper, measured again."""
+
+    folder: Path
+    verdict: dict[str, str]
+    figure: bytes | None  # a PNG
+    problems: tuple[str, ...]
+
+
+def find_folders(paths: Sequence[Path]) -> list[Path]:
+    """Every run directory at or below the paths, each once, in order."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise ReportError(f"{path} is not a folder: give run directories or folders of them")
+        for folder, below, files in os.walk(path):
+            below.sort(key=_natural)
+            if not {"manifest.json", "metrics.jsonl", "verdict.json"}.isdisjoint(files):
+                found[Path(folder).resolve()] = None
+    return list(found)
+
+
+def stamp(folder: Path) -> Stamp:
+    """Changes whenever a file of the run does."""
+    return tuple(_stamp(folder / name) for name in FILES)
+
+
+@lru_cache(maxsize=256)
+def load(folder: Path, stamp: Stamp) -> Run | Claim:
+    """Read a folder; the stamp is there so that an unchanged one is not read again."""
+    manifest, problems = _read_object(folder / "manifest.json")
+    settings = manifest.pop("config", None)
+    begun_claim = isinstance(settings, dict) and "claim" in settings
+    if begun_claim or (folder / "verdict.json").exists():
+        return _load_claim(folder, settings if begun_claim else {})
+    return _load_run(folder, settings, manifest, problems)
+
+
+def _load_run(folder: Path, settings: Any, origin: dict[str, Any], problems: list[str]) -> Run:
+    if not isinstance(settings, dict):
+        settings = None
+        if not problems:
+            problems.append('manifest.json has no "config"')
+    metrics, troubles = _read_metrics(folder / "metrics.jsonl")
+    series = dict(metrics.series)
+    share = _selection_percent(series)
+    if share is not None:
+        series["selection_percent"] = share
+    finished = series.pop("finished", None)
+    return Run(
+        folder=folder,
+        settings=settings,
+        origin=origin,
+        problems=(*problems, *troubles),
+        finished=finished is not None and bool(finished.value[-1]),
+        end=metrics.end,
+        curves={n: downsample(series[n].step, series[n].value) for n in CURVES if n in series},
+        evaluations={name: series[name] for name in EVALUATIONS if name in series},
+        inside={
+            band: counts for band in ("certified", "paper") if (counts := _inside(series, band))
+        },
+        spectrum=_heat(metrics.records["eigenvalues"]),
+        findings=episodes(metrics.records["diagnoses"]),
+    )
+
+
+def _read_metrics(path: Path) -> tuple[Metrics, list[str]]:
+    """The metrics, and in words what is wrong with the file."""
+    try:
+        metrics = read_metrics(
+            path,
+            numbers={*CURVES, *EVALUATIONS, "sampler/seconds", "finished"},
+            records={"eigenvalues", "diagnoses"},
+        )
+    except OSError as error:
+        nothing = Metrics(
+            {}, {"eigenvalues": [], "diagnoses": []}, (math.nan,) * 3, 0, (), False, 0
+        )
+        return nothing, [f"metrics.jsonl cannot be read: {error.strerror}"]
+    problems = []
+    if not metrics.lines:
+        problems.append("metrics.jsonl is empty")
+    if bad := len(metrics.unreadable):
+        which = f"{bad} of {metrics.lines} lines" if bad > 1 else "one line"
+        problems.append(
+            f"{which} of metrics.jsonl could not be read, the first is line {metrics.unreadable[0]}"
+        )
+    if metrics.cut_off:
+        problems.append("the last line of metrics.jsonl is half-written")
+    if metrics.not_finite:
+        problems.append(f"values left out because they are no finite numbers: {metrics.not_finite}")
+    return metrics, problems
+
+
+def _selection_percent(series: dict[str, Series]) -> Series | None:
+    """Time spent selecting so far, in percent of the time of the run so far."""
+    selecting = series.get("sampler/seconds")
+    if selecting is None:
+        return None
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = 100 * np.cumsum(selecting.value) / selecting.seconds
+    kept = np.isfinite(share)
+    if not kept.any():
+        return None
+    return Series(selecting.step[kept], selecting.epoch[kept], selecting.seconds[kept], share[kept])
+
+
+def _inside(series: dict[str, Series], band: str) -> tuple[int, int] | None:
+    names = (f"spectral/{band}_lower", "spectral/gradient", f"spectral/{band}_upper")
+    if not all(name in series for name in names):
+        return None
+    values = [dict(zip(series[n].step, series[n].value, strict=True)) for n in names]
+    steps = set.intersection(*(set(value) for value in values))
+    rounding = 1 + 1e-6
+    inside = sum(
+        lower[step] <= measured[step] * rounding and measured[step] <= upper[step] * rounding
+        for lower, measured, upper in [values]
+        for step in steps
+    )
+    return int(inside), len(steps)
+
+
+def _heat(readings: Sequence[tuple[float, Any]]) -> Heat | None:
+    rows = [(step, _eigenvalues(value)) for step, value in readings]
+    rows = sorted((row for row in rows if np.isfinite(row[1]).any()), key=lambda row: row[0])
+    if not rows:
+        return None
+    step = np.array([row[0] for row in rows])
+    values = np.stack([row[1] for row in rows], axis=1)  # (SPECTRUM_ROWS, t)
+    values = values[np.isfinite(values).any(axis=1)]
+    if len(step) > SPECTRUM_COLUMNS:
+        starts = bucket_starts(step, SPECTRUM_COLUMNS)
+        present = np.add.reduceat(np.isfinite(values), starts, axis=1, dtype=float)
+        total = np.add.reduceat(np.where(np.isfinite(values), values, 0.0), starts, axis=1)
+        values = np.divide(total, present, out=np.full_like(total, np.nan), where=present > 0)
+        step = np.add.reduceat(step, starts) / np.diff(np.append(starts, len(step)))
+    return Heat(step, values)
+
+
+def _eigenvalues(value: Any) -> Floats:
+    """The first SPECTRUM_ROWS of a list of numbers; NaN for what is missing or not positive."""
+    row = np.full(SPECTRUM_ROWS, np.nan)
+    for index, number in enumerate(value[:SPECTRUM_ROWS] if isinstance(value, list) else []):
+        if type(number) in (int, float) and 0 < number < math.inf:
+            row[index] = min(number, 1e300)
+    return row
+
+
+def _load_claim(folder: Path, settings: dict[str, Any]) -> Claim:
+    if (folder / "verdict.json").exists():
+        verdict, problems = _read_object(folder / "verdict.json")
+    else:
+        verdict, problems = {"outcome": "not finished"}, []
+    figure = folder / "figure.png"
+    content = figure.read_bytes() if figure.is_file() else None
+    if content is not None and not content.startswith(PNG):
+        content = None
+        problems.append("figure.png is not a PNG image")
+    text = {key: value if isinstance(value, str) else json.dumps(value)
+            for key, value in (settings | verdict).items()}  # fmt: skip
+    return Claim(folder=folder, verdict=text, figure=content, problems=tuple(problems))
+
+
+def _read_object(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """A JSON object, or an empty one and in words what is wrong with the file."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}, [f"{path.name} is missing"]
+    except OSError as error:
+        return {}, [f"{path.name} cannot be read: {error.strerror}"]
+    except (ValueError, RecursionError):
+        return {}, [f"{path.name} is not valid JSON"]
+    if not isinstance(content, dict):
+        return {}, [f"{path.name} is not a JSON object"]
+    return content, []
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sorts seed-10 after seed-9."""
+    return [(int(part), "") if part.isdecimal() else (-1, part)
+            for part in re.split(r"(\d+)", name)]  # fmt: skip

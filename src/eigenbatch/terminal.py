@@ -1,0 +1,209 @@
+"""What commands print: tables for people, one JSON value for programs, nothing when quiet."""
+
+import io
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from eigenbatch.diagnose import Report
+    from eigenbatch.experiments.claim import Claim
+    from eigenbatch.experiments.compare import Comparison
+
+STYLES = {"critical": "bold red", "warning": "yellow", "info": "green"}
+OUTCOME_STYLES = {
+    "reproduced": "green",
+    "holds under stated conditions": "yellow",
+    "does not reproduce": "red",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Where a command writes. With `json`, standard output is the result alone."""
+
+    quiet: bool = False
+    json: bool = False
+    debug: bool = False
+
+    def console(self, *, record: bool = False) -> Console:
+        """For people: silent with --quiet or --json, though a record is still made."""
+        silent = self.quiet or self.json
+        if silent and record:
+            return Console(file=io.StringIO(), record=True, highlight=False)
+        return Console(quiet=silent, record=record, highlight=False)
+
+    def say(self, text: str) -> None:
+        """One line, not wrapped: paths and commands can be copied."""
+        self.console().print(text, soft_wrap=True, markup=False)
+
+    def result(self, value: Any) -> None:
+        """The result for programs, if asked for."""
+        if self.json:
+            print(json.dumps(_finite(value), indent=2))
+
+
+def complain(text: str) -> None:
+    """An error, on standard error."""
+    message = Text.assemble(("error: ", "bold red"), text)
+    Console(stderr=True, soft_wrap=True, highlight=False).print(message)
+
+
+def show_report(report: "Report", console: Console) -> None:
+    """Tables of facts, then each diagnosis with its evidence and advice."""
+    for section in report.sections:
+        table = Table("", "value", "meaning", title=section.title, title_justify="left")
+        for line in section.lines:
+            table.add_row(line.name, line.value, line.meaning)
+        console.print(table, "")
+    for one in report.diagnoses:
+        console.print(Text(f"{one.severity}: {one.name}", STYLES[one.severity]))
+        reasons = Table.grid(padding=(0, 2))
+        reasons.add_row("", "because", Text(one.evidence))
+        reasons.add_row("", "advice", Text(one.advice))
+        console.print(reasons, "")
+
+
+def show_comparison(result: "Comparison", console: Console) -> None:
+    """One row a selector: means over seeds, and paired differences to the first."""
+    seeds = len(result.entries[0].summaries)
+    title = f"{seeds} seeds, paired; target {result.target:.3f} kNN accuracy; ± is the 95 % CI"
+    gains = _plain_table("selector", "kNN", "gain", "p", "time", "saved", "p", title=title)
+    curves = _plain_table("selector", "epochs", "AUAC", "AULC", "R_eff", "sigma", "share")
+    for entry in result.entries:
+        runs, first = entry.summaries, entry is result.entries[0]
+        gain, saved = entry.accuracy_gain, entry.time_saved
+        gains.add_row(
+            entry.selector,
+            f"{fmean(r.final_accuracy for r in runs):.3f}",
+            "" if first else f"{gain.mean:+.3f}±{gain.half_width:.3f}",
+            "" if first else f"{gain.p_value:.2f}",
+            f"{fmean(r.seconds_to_target for r in runs):.1f} s",
+            "" if first else f"{saved.mean:+.0%}±{saved.half_width:.0%}",
+            "" if first else f"{saved.p_value:.2f}",
+        )
+        collapsed = sum(r.collapsed for r in runs)
+        curves.add_row(
+            entry.selector,
+            f"{fmean(r.epochs_to_target for r in runs):.2f}",
+            f"{fmean(r.accuracy_area for r in runs):.3f}",
+            f"{fmean(r.loss_area for r in runs):.2f}",
+            f"{fmean(r.mean_rank for r in runs):.1f}",
+            f"{fmean(r.peak_sigma for r in runs):.2f}" + (f" !{collapsed}" if collapsed else ""),
+            f"{fmean(r.selection_share for r in runs):.1%}",
+        )
+    console.print(gains, curves)
+    console.print(
+        "time, saved, epochs: to the target, selection included; AUAC, AULC: areas under the "
+        "curves of accuracy and loss; sigma: peak top eigenvalue, !N if N runs collapsed; share: "
+        "of time spent on selection",
+        style="dim",
+    )
+    if not any(e.accuracy_gain.significant or e.time_saved.significant for e in result.entries[1:]):
+        console.print("No difference is significant at 95 %: more seeds, or no effect.")
+
+
+@contextmanager
+def live_runs(
+    console: Console, selectors: Sequence[str], seeds: int
+) -> Iterator[Callable[[str, int, float | None], None]]:
+    """A table of selectors by seeds that fills while runs finish; call it with each accuracy.
+
+    An accuracy of None marks the run that has begun. Without a terminal, one line a finished run.
+    """
+    cells = {(name, seed): "" for name in selectors for seed in range(seeds)}
+
+    def table() -> Table:
+        grid = _plain_table("kNN accuracy", *(f"seed {seed}" for seed in range(seeds)))
+        for name in selectors:
+            grid.add_row(name, *(cells[name, seed] for seed in range(seeds)))
+        return grid
+
+    if not console.is_terminal:
+
+        def tell(name: str, seed: int, accuracy: float | None) -> None:
+            if accuracy is not None:
+                console.print(f"{name}, seed {seed}: kNN {accuracy:.3f}")
+
+        yield tell
+        return
+    with Live(table(), console=console, transient=True) as live:
+
+        def show(name: str, seed: int, accuracy: float | None) -> None:
+            cells[name, seed] = "..." if accuracy is None else f"{accuracy:.3f}"
+            live.update(table(), refresh=True)
+
+        yield show
+
+
+def show_claims(claims: Sequence["Claim"], console: Console) -> None:
+    """What can be reproduced."""
+    table = _plain_table("claim", "where, what, how large", "minutes")
+    for one in claims:
+        text = Group(
+            Text(one.section, style="dim"),
+            Text(one.statement),
+            *(Text(f"{scale}: {size}", style="dim") for scale, size in one.size.items()),
+        )
+        times = "\n".join(f"{scale} {minutes:.2g}" for scale, minutes in one.minutes.items())
+        table.add_row(one.name, text, times)
+    table.columns[1].no_wrap = False
+    console.print(table)
+
+
+def show_verdict(record: dict[str, Any], console: Console) -> None:
+    """One claim's verdict."""
+    head = Text.assemble(
+        (record["claim"], "bold"), "  ", (record["outcome"], OUTCOME_STYLES[record["outcome"]])
+    )
+    facts = Table.grid(padding=(0, 2))
+    for name in ("printed", "measured", "note"):
+        facts.add_row("", name, Text(record[name]))
+    console.print(head, facts, "")
+
+
+@contextmanager
+def chunk_progress(console: Console) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar over chunks of work."""
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=console.quiet) as bar:
+        task = bar.add_task("", total=None)
+
+        def advance(done: int, total: int, name: str) -> None:
+            bar.update(task, completed=done, total=total, description=name)
+
+        yield advance
+
+
+def _plain_table(*headings: str, title: str | None = None) -> Table:
+    table = Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False
+    )
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    return table
+
+
+def _finite(value: Any) -> Any:
+    """The value with numbers that JSON cannot hold as null."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
