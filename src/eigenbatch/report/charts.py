@@ -52,8 +52,8 @@ SECTIONS = (
             Chart(
                 id="accuracy-seconds",
                 title="k-NN accuracy by wall-clock time",
-                caption="The same points against the clock (mean over seeds), selection and all "
-                "overheads included: a method that only wins by epoch costs more than it gives.",
+                caption="The same against the clock, selection and all overheads included: a "
+                "method that only wins by epoch costs more than it gives.",
                 axis="k-NN accuracy",
                 metrics=("knn", "seconds"),
                 kind="accuracy",

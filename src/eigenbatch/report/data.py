@@ -5,11 +5,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from eigenbatch.report.charts import SECTIONS, Chart
 from eigenbatch.report.downsample import Curve
-from eigenbatch.report.groups import Group, Progress, progress
+from eigenbatch.report.groups import Group, Progress, progress_by_epoch, progress_by_time
 from eigenbatch.report.metrics import Floats
 from eigenbatch.report.paired import Pairing
 from eigenbatch.report.runs import Heat, Run
@@ -23,13 +21,16 @@ def chart_data(
 ) -> dict[str, Any]:
     """Everything the charts need, and which charts have something to show."""
     group_of = {index: number for number, group in enumerate(groups) for index in group.runs}
-    curves = [progress([runs[index] for index in group.runs]) for group in groups]
-    accuracy = [_progress(curve) for curve in curves]
+    members = [[runs[index] for index in group.runs] for group in groups]
+    accuracy = {
+        "epoch": [progress_by_epoch(one) for one in members],
+        "seconds": [progress_by_time(one) for one in members],
+    }
     shown = [
         chart
         for section in SECTIONS
         for chart in section.charts
-        if _has_data(chart, runs, curves, pairings)
+        if _has_data(chart, runs, accuracy, pairings)
     ]
     return {
         "charts": [
@@ -47,7 +48,9 @@ def chart_data(
             }
             for index, (run, name) in enumerate(zip(runs, names, strict=True))
         ],
-        "accuracy": accuracy,
+        "accuracy": {
+            along: [_progress(curve) for curve in curves] for along, curves in accuracy.items()
+        },
         "paired": [_pairing(pairing) for pairing in pairings],
     }
 
@@ -61,13 +64,12 @@ def script_json(data: Any) -> str:
 def _has_data(
     chart: Chart,
     runs: Sequence[Run],
-    curves: Sequence[Progress | None],
+    accuracy: dict[str, list[Progress | None]],
     pairings: Sequence[Pairing],
 ) -> bool:
     match chart.kind:
         case "accuracy":
-            along = chart.metrics[1]
-            return any(c is not None and np.isfinite(getattr(c, along)).any() for c in curves)
+            return any(curve is not None for curve in accuracy[chart.metrics[1]])
         case "paired":
             return bool(pairings)
         case "heat":
@@ -93,12 +95,11 @@ def _progress(curve: Progress | None) -> dict[str, Any] | None:
     if curve is None:
         return None
     return {
-        "epoch": _round(curve.epoch),
-        "seconds": _round(curve.seconds),
+        "x": _round(curve.x),
         "mean": _round(curve.mean),
         "low": _round(curve.low),
         "high": _round(curve.high),
-        "seeds": curve.seeds,
+        "seeds": curve.seeds.tolist(),
     }
 
 

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eigenbatch.report.metrics import Floats
 from eigenbatch.report.runs import Run
+
+ACCURACY = "knn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,14 +27,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Progress:
-    """Accuracy of a group after each evaluated epoch, over the seeds that got there."""
+    """Accuracy of a group along epochs or seconds, over the seeds that got there."""
 
-    epoch: Floats
-    seconds: Floats  # mean over seeds
+    x: Floats
     mean: Floats
     low: Floats
     high: Floats
-    seeds: list[int]
+    seeds: NDArray[np.int_]
 
 
 def names(folders: Sequence[Path]) -> list[str]:
@@ -71,27 +73,52 @@ def group(runs: Sequence[Run], run_names: Sequence[str]) -> list[Group]:
     ]
 
 
-def progress(runs: Sequence[Run], accuracy: str = "knn") -> Progress | None:
-    """How the accuracy of one group's runs went; None if none was evaluated."""
-    by_epoch: dict[float, dict[int, tuple[float, float]]] = {}
-    for index, run in enumerate(runs):
-        series = run.evaluations.get(accuracy)
-        if series is None:
-            continue
-        for epoch, seconds, value in zip(series.epoch, series.seconds, series.value, strict=True):
-            if np.isfinite(epoch):
-                by_epoch.setdefault(float(epoch), {}).setdefault(index, (seconds, value))
-    if not by_epoch:
+def progress_by_epoch(runs: Sequence[Run]) -> Progress | None:
+    """Accuracy after each evaluated epoch; None if there is none."""
+    series = [run.evaluations[ACCURACY] for run in runs if ACCURACY in run.evaluations]
+    epochs = np.unique(np.concatenate([one.epoch for one in series])) if series else np.array([])
+    epochs = epochs[np.isfinite(epochs)]
+    table = np.full((len(series), len(epochs)), np.nan)  # (seeds, epochs)
+    for row, one in zip(table, series, strict=True):
+        known = np.isfinite(one.epoch)
+        row[np.searchsorted(epochs, one.epoch[known])] = one.value[known]
+    return _over_seeds(epochs, table)
+
+
+def progress_by_time(runs: Sequence[Run]) -> Progress | None:
+    """Accuracy at each second at which a run was evaluated, once all have been; None if never.
+
+    Between its evaluations a run is read off a straight line; a finished one keeps its last value.
+    """
+    timed = []
+    for run in runs:
+        series = run.evaluations.get(ACCURACY)
+        if series is not None and np.isfinite(series.seconds).all():
+            timed.append((series, run.finished))
+    if not timed:
         return None
-    epochs = sorted(by_epoch)
-    points = [np.array(list(by_epoch[epoch].values())) for epoch in epochs]  # each (seeds, 2)
+    seconds = np.unique(np.concatenate([series.seconds for series, _ in timed]))
+    seconds = seconds[seconds >= max(series.seconds[0] for series, _ in timed)]
+    table = np.stack(
+        [
+            np.interp(seconds, one.seconds, one.value, right=one.value[-1] if finished else np.nan)
+            for one, finished in timed
+        ]
+    )  # (seeds, times)
+    return _over_seeds(seconds, table)
+
+
+def _over_seeds(x: Floats, table: Floats) -> Progress | None:
+    seeds = np.isfinite(table).sum(axis=0)
+    x, table, seeds = x[seeds > 0], table[:, seeds > 0], seeds[seeds > 0]
+    if not len(x):
+        return None
     return Progress(
-        epoch=np.array(epochs),
-        seconds=np.array([p[:, 0].mean() for p in points]),
-        mean=np.array([p[:, 1].mean() for p in points]),
-        low=np.array([p[:, 1].min() for p in points]),
-        high=np.array([p[:, 1].max() for p in points]),
-        seeds=[len(p) for p in points],
+        x=x,
+        mean=np.nanmean(table, axis=0),
+        low=np.nanmin(table, axis=0),
+        high=np.nanmax(table, axis=0),
+        seeds=seeds,
     )
 
 

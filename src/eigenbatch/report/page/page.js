@@ -111,13 +111,14 @@
 
     accuracy(chart) {
       const along = chart.metrics[1], traces = [];
-      const longest = Math.max(...data.accuracy.flatMap((curve) => (curve ? curve[along] : [])));
+      const curves = data.accuracy[along];
+      const longest = Math.max(...curves.flatMap((curve) => (curve ? curve.x : [])));
       const [unit, name] = along === "epoch" ? [1, "epoch"] : longest > 7200 ? [3600, "hours"] : longest > 300 ? [60, "minutes"] : [1, "seconds"];
-      data.accuracy.forEach((curve, group) => {
+      curves.forEach((curve, group) => {
         if (!curve || !shown(group)) return;
-        const x = curve[along].map((value) => value / unit), hue = colour(group);
+        const x = curve.x.map((value) => value / unit), hue = colour(group);
         if (Math.max(...curve.seeds) > 1) traces.push(range(x, curve.low, curve.high, faint(hue, 0.18)));
-        traces.push({ x, y: curve.mean, mode: "lines+markers", marker: { size: 5, color: hue }, line: { color: hue, width: 2, dash: dash(group) },
+        traces.push({ x, y: curve.mean, mode: along === "epoch" || x.length === 1 ? "lines+markers" : "lines", marker: { size: 5, color: hue }, line: { color: hue, width: 2, dash: dash(group) },
           text: plain(data.groups[group]), customdata: curve.seeds,
           hovertemplate: `%{text}<br>${name} %{x:.4g}: %{y:.2%} (seeds: %{customdata})<extra></extra>` });
       });
