@@ -1,5 +1,8 @@
 """The command line as a user or a CI job calls it: output, page and exit code."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from eigenbatch.cli import app
+from eigenbatch.experiments.registry import NAMES
 
 
 @pytest.fixture(autouse=True)
@@ -143,5 +147,85 @@ def test_the_demo_succeeds_whatever_it_finds_and_its_command_tells(tmp_path: Pat
     demo = call("demo", "--out", out)
     assert demo.exit_code == 0, demo.output
     assert (out / "diagnosis.html").is_file()
+    assert (out / "report.html").is_file()
     command = ("diagnose", out / "view1.npy", "--pairs", out / "view2.npy", "--tau", 0.1)
     assert call(*command).exit_code == (1 if "warning: " in demo.output else 0)
+
+
+def test_help_version_and_completion_load_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "from eigenbatch.cli import app\n"
+        "try:\n    app(sys.argv[1:])\n"
+        "finally:\n    assert not {'torch', 'numpy', 'scipy'} & set(sys.modules)\n"
+    )
+    for words in (["--help"], ["--version"], ["train", "--help"], ["reproduce", "--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["diagnose", "train", "compare", "reproduce", "report", "demo"])
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    result = call(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: eigenbatch {command}" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_json_is_all_there_is_on_standard_output(tmp_path: Path, before: bool) -> None:
+    first, second = healthy_files(tmp_path)
+    words = ["diagnose", first, "--pairs", second, "--tau", 0.2]
+    result = call(*(["--json", *words] if before else [*words, "--json"]))
+    content = json.loads(result.stdout)
+    assert content["healthy"] is True
+    assert content["diagnoses"][0]["name"] == "healthy"
+
+
+def test_quiet_prints_nothing_but_still_writes_the_page(tmp_path: Path) -> None:
+    first, _ = healthy_files(tmp_path)
+    page = tmp_path / "page.html"
+    result = call("diagnose", first, "--html", page, "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+    assert "Spectrum of 128 rows" in page.read_text()
+
+
+def test_debug_shows_the_exception_itself(tmp_path: Path) -> None:
+    result = call("diagnose", tmp_path / "nothing.npy", "--debug")
+    assert isinstance(result.exception, OSError)
+
+
+def test_the_claims_are_listed_with_their_sizes() -> None:
+    listed = json.loads(call("reproduce", "--list", "--json").stdout)
+    assert [one["name"] for one in listed] == list(NAMES)
+    assert set(listed[0]["size"]) == {"smoke", "small", "paper"}
+    assert "temperature-law" in call("reproduce", "--list").output
+
+
+def test_a_claim_is_reproduced_and_its_table_written(tmp_path: Path) -> None:
+    words = ["reproduce", "numerical-scale", "--scale", "smoke", "--out", tmp_path / "runs"]
+    result = call(*words, "--table", tmp_path / "claims.md")
+    assert result.exit_code == 0, result.output
+    assert "numerical-scale" in result.output
+    assert "numerical-scale" in (tmp_path / "claims.md").read_text()
+    assert (tmp_path / "images" / "claims" / "numerical-scale.png").is_file()
+    again = json.loads(call(*words, "--json").stdout)
+    assert again[0]["claim"] == "numerical-scale"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["reproduce"], "name a claim"),
+        (["reproduce", "perpetual-motion"], "unknown claim"),
+        (["reproduce", "wall-clock"], "--data-dir"),
+        (["report", "/nowhere"], "/nowhere"),
+        (["train", "--data", "/nowhere.zip"], "neither"),
+    ],
+)
+def test_other_unusable_words_exit_with_two(tmp_path: Path, words, message: str) -> None:
+    out = [] if words[0] == "train" else ["--out", tmp_path / "out"]
+    result = call(*words, *out)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())

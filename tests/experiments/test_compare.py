@@ -8,7 +8,7 @@ from scipy import stats
 from eigenbatch import ParameterError
 from eigenbatch.experiments.compare import compare
 from eigenbatch.experiments.config import TrainConfig
-from eigenbatch.experiments.statistics import paired_difference, summarise
+from eigenbatch.experiments.statistics import first_crossing, paired_difference, summarise
 
 SMALL = TrainConfig(epochs=2, batch_size=240, width=4, dim=16)
 
@@ -94,3 +94,10 @@ def test_bad_comparisons_raise_before_any_run(tmp_path, selectors, seeds, messag
     with pytest.raises(ParameterError, match=message):
         compare(dataclasses.replace(SMALL), selectors, seeds, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("target", "place"), [(0.0, 0.0), (0.3, 1.0), (0.35, 1.5), (0.4, 2.0), (0.41, math.inf)]
+)
+def test_a_curve_crosses_its_target_between_two_points(target, place):
+    assert first_crossing([0, 1, 2, 3], [0.2, 0.3, 0.4, 0.38], target) == pytest.approx(place)

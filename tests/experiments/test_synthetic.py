@@ -2,7 +2,12 @@ import pytest
 import torch
 
 from eigenbatch import ParameterError, ShapeError, spectrum
-from eigenbatch.experiments.synthetic import gaussian_rows, positives_at_cosine, spiked_eigenvalues
+from eigenbatch.experiments.synthetic import (
+    gaussian_rows,
+    positives_at_cosine,
+    shared_component_rows,
+    spiked_eigenvalues,
+)
 
 
 def test_spiked_eigenvalues_have_trace_one_and_the_top_asked_for():
@@ -30,7 +35,29 @@ def test_positives_have_exactly_the_cosine_asked_for():
     torch.testing.assert_close(positives.norm(dim=1), torch.ones(50).double())
 
 
+@pytest.mark.parametrize("cosine", [-1.0, 1.0])
+def test_positives_at_cosine_one_are_the_row_itself_even_in_one_dimension(cosine):
+    z = torch.tensor([[1.0], [-1.0]])
+    positives = positives_at_cosine(z, cosine, generator=torch.Generator())
+    assert torch.equal(positives, cosine * z)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize("as_printed", [False, True])
+def test_shared_component_rows_have_the_mean_cosine_derived_for_them(strength, as_printed):
+    count, dim = 4000, 64
+    generator = torch.Generator().manual_seed(0)
+    z = shared_component_rows(count, dim, strength, generator=generator, as_printed=as_printed)
+    torch.testing.assert_close(z.norm(dim=1), torch.ones(count, dtype=torch.float64))
+    mean_cosine = ((z.sum(0).square().sum() - count) / (count * (count - 1))).item()
+    # Squared lengths: a of the shared part against (1 - a) E||x||^2 of the own part.
+    own = (1 - strength) * (dim if as_printed else 1)
+    assert mean_cosine == pytest.approx(strength / (strength + own), rel=0.1, abs=1e-3)
+
+
 def test_values_outside_their_range_raise():
+    with pytest.raises(ParameterError, match="strength"):
+        shared_component_rows(3, 4, 1.5, generator=torch.Generator())
     with pytest.raises(ParameterError, match="top must lie in"):
         spiked_eigenvalues(4, 0.1)
     with pytest.raises(ShapeError, match="dimension 2"):

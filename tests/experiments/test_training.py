@@ -165,6 +165,14 @@ def test_bad_settings_raise_before_anything_is_written(options, message):
         TrainConfig(**options)
 
 
+@pytest.mark.parametrize("supported", [True, False])
+def test_half_precision_is_used_only_where_the_processor_has_it(monkeypatch, supported):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+    expected = "bf16-mixed" if supported else "32-true"
+    assert recipes()["cifar10-cpu"].config.precision == expected
+
+
 def test_the_papers_settings_are_recipes():
     named = recipes()
     assert named["imagenet100"].config.batch_size == 512
@@ -184,3 +192,38 @@ def test_every_recipe_takes_a_few_steps_at_reduced_size(tmp_path, name):
     directory = run(config, tmp_path / "run", observers=[StopAfter(3)])
     losses = [line["loss"] for line in directory.read_metrics() if "loss" in line]
     assert len(losses) == 3
+
+
+def test_readings_events_and_the_untrained_encoder_are_on_record(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = dataclasses.replace(SMALL, read_every=2, evaluate_every=1)
+    directory = run(config, tmp_path, observers=[StopAfter(3)])
+    run(config, tmp_path, resume=True)
+    lines = directory.read_metrics()
+    assert [line["step"] for line in lines if "rankme" in line] == [0, 5, 10, 10]
+    readings = [line for line in lines if "eigenvalues" in line]
+    assert [line["step"] for line in readings] == [1, 3, 5, 7, 9]
+    for line in readings:
+        assert line["eigenvalues"] == sorted(line["eigenvalues"], reverse=True)
+        assert all({"name", "severity", "evidence", "advice"} == set(d) for d in line["diagnoses"])
+    events = EventAccumulator(str(tmp_path)).Reload()
+    written = {scalar.step: scalar.value for scalar in events.Scalars("loss")}
+    assert written == pytest.approx({li["step"]: li["loss"] for li in lines if "loss" in li})
+    assert "spectral/gradient" in events.Tags()["scalars"]
+
+
+def test_frozen_features_are_probed_on_another_data_set(tmp_path):
+    config = dataclasses.replace(
+        SMALL, epochs=1, train_images=300, test_images=100, batch_size=100, transfer="digits"
+    )
+    last = run(config, tmp_path).read_metrics()[-1]
+    assert 0.1 < last["transfer_linear"] <= 1
+    assert 0.1 < last["transfer_knn"] <= 1
+    assert 0.1 < last["linear_sgd"] <= 1
+
+
+def test_the_same_seed_sees_long_tailed_data_of_the_size_asked_for(tmp_path):
+    config = dataclasses.replace(SMALL, epochs=1, train_images=300, copies=3, batch_size=50)
+    steps = [line["step"] for line in run(config, tmp_path).read_metrics() if "loss" in line]
+    assert steps == [1, 2, 3, 4, 5, 6]

@@ -10,7 +10,15 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import eigenbatch.train.data as data
-from eigenbatch.train.data import DataError, ImageFolder, cifar10, cifar100, digits
+from eigenbatch.train.data import (
+    DataError,
+    ImageFolder,
+    balanced,
+    cifar10,
+    cifar100,
+    digits,
+    long_tailed,
+)
 
 
 def test_digits_are_split_without_overlap_and_keep_their_pixels():
@@ -127,3 +135,26 @@ def test_a_place_without_pictures_says_what_was_expected(tmp_path, name):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="CLASS/PICTURE"):
         ImageFolder(tmp_path / name, "train")
+
+
+def test_a_balanced_part_has_every_class_equally_often_and_is_always_the_same():
+    part = balanced(digits("train"), 200)
+    assert len(part) == 200
+    assert torch.bincount(part.labels).tolist() == [20] * 10
+    assert torch.equal(part.index, balanced(digits("train"), 200).index)
+    assert len(part.index.unique()) == 200
+    assert part[3][1] == part.labels[3]
+
+
+def test_long_tailed_data_repeats_images_and_thins_out_classes():
+    part = long_tailed(digits("train"), 400, copies=4)
+    counts = torch.bincount(part.labels)
+    assert abs(len(part) - 400) <= 40  # rounding, class by class
+    assert (counts[:-1] >= counts[1:]).all()
+    assert counts[0] / counts[4] == pytest.approx(5, rel=0.3)
+    assert torch.bincount(part.index).unique().tolist() == [0, 4]
+
+
+def test_more_images_than_there_are_say_so():
+    with pytest.raises(DataError, match="ask for fewer"):
+        balanced(digits("train"), 5000)

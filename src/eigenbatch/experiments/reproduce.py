@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -150,6 +151,9 @@ def _results(
 
 
 def _timed(compute: Compute, chunk: Chunk, place: Place) -> tuple[list[Row], float]:
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        sys.exit("the command that wanted this is gone")
     started = time.perf_counter()
     rows = compute(chunk, place)
     return rows, time.perf_counter() - started
@@ -165,8 +169,10 @@ def _rank() -> int:
 
 def _single_thread() -> None:
     import torch
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     torch.set_num_threads(1)
+    threadpool_limits(1)  # numpy's BLAS has threads of its own
 
 
 def _cores() -> int:

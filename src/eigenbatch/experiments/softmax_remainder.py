@@ -90,6 +90,8 @@ def _measure(contrast: Contrast, tops: Tensor, tau: float) -> dict[str, float]:
         "most_smoothness": (length / spectral).max().item(),  # the c_sm that is needed
         "box_violations": float((miss.square() * length).mean() > box.mean()),
         "most_box": ((miss.square() * length).mean() / box.mean()).item(),
+        # What the proof yields when its last line is multiplied out: C4/4 and no 1/N-.
+        "most_corrected": ((miss.square() * length).mean() / (count / 4 * box.mean())).item(),
         "most_fourth": fourth.max().item(),
     }
 

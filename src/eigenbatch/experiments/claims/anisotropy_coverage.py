@@ -174,7 +174,7 @@ CLAIM = Claim(
         "small": "8 settings x 40 batches, n = 256, d = 1024",
         "paper": "8 settings x 5,000 batches, n = 256, d = 1024",
     },
-    minutes={"smoke": 0.02, "small": 0.3, "paper": 14},
+    minutes={"smoke": 0.02, "small": 0.2, "paper": 11},
     chunks=_chunks,
     compute=_compute,
     judge=_judge,

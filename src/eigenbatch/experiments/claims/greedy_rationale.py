@@ -130,7 +130,7 @@ CLAIM = Claim(
         scale: f"3 spectra x {builds} batches of {STEPS} picks from {PROBE} candidates, d = {DIM}"
         for scale, builds in _BUILDS.items()
     },
-    minutes={"smoke": 0.02, "small": 0.1, "paper": 1},
+    minutes={"smoke": 0.02, "small": 0.2, "paper": 2},
     chunks=_chunks,
     compute=_compute,
     judge=_judge,

@@ -172,7 +172,7 @@ CLAIM = Claim(
         "small": "40 settings x 100 draws, d = 32, 128, n/d from 1/16 to 16",
         "paper": "40 settings x 1,000 draws, d = 64, 256, n/d from 1/16 to 16",
     },
-    minutes={"smoke": 0.05, "small": 0.3, "paper": 4},
+    minutes={"smoke": 0.05, "small": 0.2, "paper": 4},
     chunks=_chunks,
     compute=_compute,
     judge=_judge,

@@ -115,7 +115,7 @@ CLAIM = Claim(
     criterion="Reproduced if both values and the agreement of the branches hold to 1e-9 and no "
     "draw leaves the range or has sigma-hat below 1/R; otherwise does not reproduce.",
     size={scale: f"4 shapes x {draws} draws" for scale, draws in _DRAWS.items()},
-    minutes={"smoke": 0.01, "small": 0.05, "paper": 0.5},
+    minutes={"smoke": 0.01, "small": 0.05, "paper": 0.2},
     chunks=_chunks,
     compute=_compute,
     judge=_judge,

@@ -65,7 +65,7 @@ def _draw(rows: list[Row], figure: "Figure") -> None:
     axes.plot(decays, entropy, "o-", color=ORANGE)
     axes.plot(decays, participation, "o-", color=BLUE)
     axes.text(1.05, entropy[4] + 2, "entropy form (RankMe)", color=ORANGE, fontsize=9)
-    axes.text(0.2, 12, "1 / tr(Sigma²), from the Gram matrix,\nthe spectrum or traces: the same",
+    axes.text(0.05, 6, "1 / tr(Sigma²), from the Gram matrix,\nthe spectrum or traces: the same",
               color=BLUE, fontsize=9)  # fmt: skip
     axes.set_ylim(0, None)
     tidy(
@@ -87,7 +87,7 @@ CLAIM = Claim(
         scale: f"7 spectra x {draws} draws, n = {COUNT}, d = {DIM}"
         for scale, draws in _DRAWS.items()
     },
-    minutes={"smoke": 0.01, "small": 0.05, "paper": 0.4},
+    minutes={"smoke": 0.01, "small": 0.1, "paper": 0.8},
     chunks=_chunks,
     compute=_compute,
     judge=_judge,

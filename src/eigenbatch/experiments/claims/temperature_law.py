@@ -173,7 +173,7 @@ CLAIM = Claim(
         "paper": "5 temperatures x 5,000 batches, n = 256, d = 1024, 5 cosines (temperatures share "
         "their batches), sigma-hat = 0.30",
     },
-    minutes={"smoke": 0.02, "small": 0.2, "paper": 6},
+    minutes={"smoke": 0.02, "small": 0.2, "paper": 9},
     chunks=_chunks,
     compute=_compute,
     judge=_judge,

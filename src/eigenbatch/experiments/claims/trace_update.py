@@ -128,7 +128,7 @@ CLAIM = Claim(
         scale: f"9 sizes x 3 spectra x {trials} draws, d = {DIM}"
         for scale, trials in _TRIALS.items()
     },
-    minutes={"smoke": 0.01, "small": 0.05, "paper": 0.3},
+    minutes={"smoke": 0.01, "small": 0.1, "paper": 0.3},
     chunks=_chunks,
     compute=_compute,
     judge=_judge,
