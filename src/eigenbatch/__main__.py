@@ -2,6 +2,8 @@
 
 import sys
 
+from eigenbatch.integrations.missing import remedy
+
 
 def main() -> None:
     """Run the command line."""
@@ -9,7 +11,7 @@ def main() -> None:
         from eigenbatch.cli import app
     except ModuleNotFoundError as missing:
         sys.exit(
-            f"the eigenbatch command needs {missing.name}: pip install 'eigenbatch[cli]' "
+            f"the eigenbatch command needs {missing.name}: {remedy(missing.name)} "
             "(the library itself works without)"
         )
     app()

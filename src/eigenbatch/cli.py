@@ -15,6 +15,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from eigenbatch.core.errors import ParameterError
+from eigenbatch.integrations.missing import remedy
 from eigenbatch.terminal import (
     Terminal,
     chunk_progress,
@@ -306,7 +307,7 @@ def _errors(terminal: Terminal) -> Iterator[None]:
     except ModuleNotFoundError as missing:
         if terminal.debug:
             raise
-        complain(f"this command needs {missing.name}: pip install 'eigenbatch[cli,report,train]'")
+        complain(f"this command needs {missing.name}: {remedy(missing.name)}")
         raise typer.Exit(2) from missing
     except (ValueError, OSError) as reason:
         if terminal.debug:

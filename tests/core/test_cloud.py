@@ -8,9 +8,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from eigenbatch.core.cloud import cloud_of, compact
+from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.errors import ShapeError
 from eigenbatch.core.moments import Moments, moments
 from eigenbatch.core.spectrum import isotropy_gap, participation_ratio, spectrum
+from eigenbatch.monitor.measure import read_batch
 
 
 def rows(n: int, d: int, *, offset: float = 0.0, seed: int = 0) -> Tensor:
@@ -49,7 +51,11 @@ def test_centred_entropy_rank_is_that_of_numpys_covariance() -> None:
 @pytest.mark.parametrize("offset", [0.0, 1.5])
 def test_rows_are_summarised_as_their_moments_are(n: int, d: int, offset: float) -> None:
     z = 3 * rows(n, d, offset=offset)
-    assert astuple(cloud_of(z)) == pytest.approx(astuple(cloud_of(moments(z))), rel=1e-10)
+    (*numbers, leading), (*expected, eigenvalues) = map(
+        astuple, (cloud_of(z), cloud_of(moments(z)))
+    )
+    assert numbers == pytest.approx(expected, rel=1e-10)
+    assert leading == pytest.approx(eigenvalues, abs=1e-12)
     assert cloud_of(compact(z), spectrum(z)) == cloud_of(compact(z))
 
 
@@ -104,3 +110,28 @@ def test_one_row_is_no_cloud() -> None:
         cloud_of(moments(torch.ones(1, 3)))
     with pytest.raises(ShapeError, match="at least 2 rows, got 1"):
         cloud_of(torch.ones(1, 3))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_positive_pairs_do_not_bias_the_corrected_gap(seed: int) -> None:
+    n, d, cosine = 256, 512, 0.75
+    generator = torch.Generator().manual_seed(seed)
+    first, noise = normalize(torch.randn(2, n // 2, d, generator=generator).double(), dim=-1)
+    noise = normalize(noise - (noise * first).sum(1, keepdim=True) * first)
+    second = cosine * first + math.sqrt(1 - cosine**2) * noise
+    z = torch.cat([first, second])
+    left_out = cloud_of(z, positive_squares=n * cosine**2)
+    independent = cloud_of(first)
+    assert abs(left_out.isotropy_gap_unbiased) < 30  # the noise of one batch; the truth is zero
+    assert abs(independent.isotropy_gap_unbiased) < 40
+    assert cloud_of(z).isotropy_gap_unbiased > 100
+    assert left_out.participation_ratio_unbiased == pytest.approx(d, rel=0.1)
+    assert left_out.isotropy_gap == pytest.approx(isotropy_gap(z))
+
+
+def test_a_reading_leaves_positive_pairs_out() -> None:
+    z = rows(12, 5).view(2, 6, 5)
+    cloud = read_batch(Contrast.paired(*z), 0.5).cloud
+    squares = (torch.cat([*z]) @ torch.cat([*z]).T).square()
+    unrelated = ~(torch.eye(6, dtype=torch.bool).repeat(2, 2))
+    assert cloud.participation_ratio_unbiased == pytest.approx(1 / squares[unrelated].mean().item())

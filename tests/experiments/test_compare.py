@@ -38,6 +38,7 @@ def test_one_pair_has_no_interval_and_an_unreached_target_no_mean():
 
 def test_a_summary_reads_time_and_areas_off_the_metrics():
     metrics = [
+        {"step": 0, "epoch": 0, "seconds": 0.0, "knn": 0.1},
         {"step": 1, "epoch": 0, "seconds": 1.0, "loss": 4.0, "sampler/seconds": 0.5,
          "sampler/participation_ratio": 8.0},
         {"step": 2, "epoch": 0, "seconds": 2.0, "loss": 2.0},
@@ -50,7 +51,7 @@ def test_a_summary_reads_time_and_areas_off_the_metrics():
     ]  # fmt: skip
     summary = summarise(metrics, target=0.6)
     assert summary.final_accuracy == 0.8
-    assert (summary.seconds_to_target, summary.epochs_to_target) == (5.0, 2)
+    assert (summary.seconds_to_target, summary.epochs_to_target) == (4.0, 1.5)
     assert summary.loss_area == 3.0 + 1.0
     assert summary.accuracy_area == pytest.approx(0.6)
     assert summary.peak_sigma == 0.7
@@ -58,17 +59,17 @@ def test_a_summary_reads_time_and_areas_off_the_metrics():
     assert summary.selection_share == 0.05
     assert summary.mean_rank == 8.0
     assert summarise(metrics, target=0.9).seconds_to_target == math.inf
-    collapsed = [*metrics, dict(metrics[3], **{"spectral/sigma_hat": 0.995})]
+    collapsed = [*metrics, dict(metrics[4], **{"spectral/sigma_hat": 0.995})]
     assert summarise(collapsed, target=0.9).collapsed
 
 
 @pytest.mark.slow
 def test_a_comparison_is_paired_resumable_and_not_run_twice(tmp_path):
     asked = []
-    options = {"progress": lambda selector, seed: asked.append((selector, seed)),
-               "accelerator": "cpu"}  # fmt: skip
+    options = {"progress": lambda *facts: asked.append(facts), "accelerator": "cpu"}
     first = compare(SMALL, ["random", "greedy-16"], 1, tmp_path, **options)
-    assert asked == [("random", 0), ("greedy-16", 0)]
+    assert [one[:2] for one in asked] == 2 * [("random", 0)] + 2 * [("greedy-16", 0)]
+    assert [one[2] is None for one in asked] == [True, False, True, False]
     assert first.entries[0].accuracy_gain.mean == 0.0
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("metrics.jsonl")}
     both = compare(SMALL, ["random", "greedy-16"], 2, tmp_path, **options)

@@ -116,8 +116,9 @@ def isotropy_gap(z: Tensor, *, unbiased: bool = False, normalize: bool = True) -
     """The gap delta = 100 sqrt(d tr(Sigma^2) - 1) in percent, without eigenvalues.
 
     A raw batch of n perfectly isotropic rows shows 100 sqrt((d-1)/n); `unbiased=True` removes that
-    floor. The corrected d tr(Sigma^2) - 1 may fall below zero by chance: the result then carries
-    its sign, so that averages over batches stay near zero.
+    floor, for independent rows: give one view of every sample, not two. The corrected
+    d tr(Sigma^2) - 1 may fall below zero by chance: the result then carries its sign, so that
+    averages over batches stay near zero.
     """
     return _gap(z.shape[1], _trace_of_square(z, unbiased=unbiased, normalize=normalize))
 

@@ -46,6 +46,7 @@ class AnchorSums(Sums):
     squared_miss: float
     shortfall: float  # 1 - rho_i
     positive_similarity: float
+    squared_positive_similarity: float
     negative_similarity: float  # mean over an anchor's negatives
     effective_negatives: float
     squared_gradient: float
@@ -92,6 +93,7 @@ class AnchorSums(Sums):
 def anchor_sums(contrast: Contrast, values: InfoNCE) -> AnchorSums:
     """Sums over the anchors of `contrast`; `values` is its InfoNCE."""
     miss = torch.sigmoid(accumulated(values.log_odds))  # (n,)
+    positive = (contrast.anchors * values.positives).sum(1)  # (n,)
     lower, gamma, unresolved = certified_bounds(values, 1)  # (n,) each
     columns = {
         "anchors": torch.ones_like(miss),
@@ -99,7 +101,8 @@ def anchor_sums(contrast: Contrast, values: InfoNCE) -> AnchorSums:
         "miss": miss,
         "squared_miss": miss.square(),
         "shortfall": miss * accumulated(values.margin),
-        "positive_similarity": (contrast.anchors * values.positives).sum(1),
+        "positive_similarity": positive,
+        "squared_positive_similarity": accumulated(positive).square(),
         "negative_similarity": (contrast.anchors * values.negative_mean).sum(1),
         "effective_negatives": values.effective_negatives,
         "squared_gradient": gamma,

@@ -43,10 +43,15 @@ def read_batch(
     rows = _cloud_rows(contrast)
     facts = compact(rows) if ranks is None else total_moments(moments(rows), ranks)
     cloud_spectrum = spectrum(facts)
-    cloud = cloud_of(facts, cloud_spectrum)
     ranks = ranks or Alone()
     values = infonce(contrast, tau)
     sums = AnchorSums.from_vector(ranks.sum(anchor_sums(contrast, values).vector()))
+    views = contrast.itself is not None  # the rows hold two views of every sample
+    cloud = cloud_of(
+        facts,
+        cloud_spectrum,
+        positive_squares=sums.squared_positive_similarity if views else None,
+    )
     anchors, count, temperature = sums.anchors, contrast.negative_count, values.tau
     mean_positive = sums.positive_similarity / anchors
     mean_negative = sums.negative_similarity / anchors
