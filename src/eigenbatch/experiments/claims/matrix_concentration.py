@@ -114,6 +114,7 @@ def _judge(rows: list[Row]) -> Verdict:
         f"{rank_enough:.2f} and {rank_few:.2f})"
     )
     note = (
+        "The paper names no C; 2 was chosen after a small run that needed 1.17. "
         "kappa is the sub-Gaussian norm of the top direction. For n < d a term "
         "(d + log(1/delta))/n is missing in the printed form, and the constant grows with d/n. The "
         "effective-rank form multiplies rank and log(1/delta) where they add. Bernstein's bound, "
