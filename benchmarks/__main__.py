@@ -15,6 +15,7 @@ SECTIONS = {
     "select": "Batch selection",
     "sampling": "Embedding cache and sampler",
     "monitor": "Monitor",
+    "train_step": "Training step",
 }
 
 

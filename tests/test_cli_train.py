@@ -1,6 +1,8 @@
 """`eigenbatch train` and `eigenbatch compare`, as a user types them."""
 
 import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -8,6 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from eigenbatch.cli import app
+from eigenbatch.experiments.run_directory import RunDirectory
 
 SMALL = ["--set", "epochs=1", "--set", "batch_size=240", "--set", "width=4", "--set", "dim=16"]
 
@@ -92,3 +95,25 @@ def test_every_command_has_help_with_an_example(command):
     result = run(command, "--help")
     assert result.exit_code == 0
     assert f"Example: eigenbatch {command}" in " ".join(result.output.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["devices", "torchrun"])
+def test_two_processes_train_on_one_batch_and_one_of_them_speaks(tmp_path, launcher):
+    words = ["train", "--selector", "greedy-16", *SMALL, "--out", str(tmp_path / "run")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = (
+        [sys.executable, "-m", "eigenbatch", *words, "--devices", "2"]
+        if launcher == "devices"
+        else [*torchrun, "-m", "eigenbatch", *words]
+    )
+    environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False,
+        env=environment | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("run: ") == 1
+    lines = RunDirectory(tmp_path / "run").read_metrics()
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5]
+    assert lines[-1]["finished"] == 1

@@ -86,7 +86,8 @@ def _flags(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    silent = os.environ.get("RANK", "0") != "0"  # torchrun: rank 0 speaks for all
+    ranks = (os.environ.get(name, "0") for name in ("RANK", "LOCAL_RANK"))
+    silent = any(rank != "0" for rank in ranks)  # of several processes, the first one speaks
     context.obj = Terminal(quiet=quiet or silent, json=json and not silent, debug=debug)
 
 

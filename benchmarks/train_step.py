@@ -1,0 +1,146 @@
+"""What a training step costs beside the network itself: loading, views, selection, cache.
+
+python -m benchmarks train_step
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+from torch.utils.data import DataLoader
+
+from benchmarks.timing import Timings, alternate
+from eigenbatch.experiments.config import fastest_precision
+from eigenbatch.sampling.cache import EmbeddingCache
+from eigenbatch.sampling.indexed import IndexedDataset
+from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.select.greedy import Greedy
+from eigenbatch.select.pool import PoolBalanced
+from eigenbatch.select.random import Random
+from eigenbatch.select.selector import Selector
+from eigenbatch.train.data import ImageArray
+from eigenbatch.train.encoders import ConvNet, projection_head, resnet18
+from eigenbatch.train.methods import SimCLR
+from eigenbatch.train.views import Views
+
+IMAGES = 256  # a batch: 512 views
+POOL = 5120
+DATA = 10_240
+SHARE = 16
+"""The ResNet-18 step is timed on this part of the views and multiplied up."""
+
+
+def main() -> str:
+    return "\n\n".join([_whole_step(), _selection()])
+
+
+def _images() -> ImageArray:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (DATA, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    return ImageArray(pixels, torch.zeros(DATA, dtype=torch.long), ("any",))
+
+
+def _update(encoder: nn.Module) -> Callable[[Tensor, Tensor], None]:
+    """Forward, loss, backward and update of SimCLR."""
+    method = SimCLR(encoder, projection_head(int(encoder.features), 128, 128), 0.2)
+    method.to(memory_format=torch.channels_last)
+    optimizer = SGD(method.parameters(), 1e-3)
+    half = fastest_precision() == "bf16-mixed"
+
+    def update(first: Tensor, second: Tensor) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss = method(first, second, torch.zeros(len(first), dtype=torch.long)).loss
+        loss.backward()
+        optimizer.step()
+
+    return update
+
+
+def _batches(selector: Selector) -> tuple[EmbeddingCache, Iterator[Any]]:
+    """A filled cache and endless batches chosen from it."""
+    cache = EmbeddingCache(DATA, 128)
+    rows = torch.randn(DATA, 128, generator=torch.Generator().manual_seed(0))
+    cache.update(torch.arange(DATA), rows)
+    sampler = SpectralBatchSampler(cache, IMAGES, selector, pool_size=POOL, coverage="free")
+    loader = DataLoader(IndexedDataset(_images()), batch_sampler=sampler)
+
+    def forever() -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    return cache, forever()
+
+
+def _whole_step() -> str:
+    views = Views(32)
+    update = _update(ConvNet(3, (32, 64, 128, 128)))
+    _, batches = _batches(Random())
+    fixed = views(_images().images[:IMAGES])
+
+    def whole() -> None:
+        _, (images, _) = next(batches)
+        update(*views(images))
+
+    timings = alternate({"bare": lambda: update(*fixed), "whole": whole}, rounds=15)
+    return (
+        f"**Loading, views, ConvNet and loss for {IMAGES} CIFAR images** ({fastest_precision()}, "
+        f"channels last) take {timings.ratio('whole', 'bare')} the bare forward, backward and "
+        "update on views made beforehand."
+    )
+
+
+def _selection() -> str:
+    convnet, small = _update(ConvNet(3, (32, 64, 128, 128))), _update(resnet18("cifar"))
+    views = torch.randn(2, IMAGES, 3, 32, 32)
+    few = torch.randn(2, IMAGES // SHARE, 3, 32, 32)
+    functions: dict[str, Callable[[], object]] = {
+        "convnet": lambda: convnet(*views),
+        "resnet": lambda: small(*few),
+    }
+    selectors = {"P3": PoolBalanced(), "Greedy-64": Greedy(64), "Greedy, whole pool": Greedy(None)}
+    for name, selector in {"random": Random(), **selectors}.items():
+        functions[name] = _choose_and_refresh(selector)
+    timings = alternate(functions, rounds=9)
+    lines = [
+        f"**Selection and cache refresh against a step on {2 * IMAGES} views of 32 x 32** (pool "
+        f"{POOL}, d = 128; the time of uniform sampling and loading is taken off; ResNet-18 timed "
+        f"on 1/{SHARE} of the views and multiplied)\n",
+        "| selector | of a ConvNet step | of a ResNet-18 step |",
+        "| --- | --- | --- |",
+    ]
+    for name in selectors:
+        lines.append(
+            f"| {name} | {_share(timings, name, 'convnet', 1)} "
+            f"| {_share(timings, name, 'resnet', SHARE)} |"
+        )
+    return "\n".join(lines)
+
+
+def _choose_and_refresh(selector: Selector) -> Callable[[], None]:
+    cache, batches = _batches(selector)
+    refreshed = torch.randn(IMAGES, 128)
+
+    def run() -> None:
+        ids, _ = next(batches)
+        if not isinstance(selector, Random):
+            cache.update(ids, refreshed)
+
+    return run
+
+
+def _share(timings: Timings, name: str, step: str, times: int) -> str:
+    """Median share of a step, with the middle half of the rounds."""
+    columns = (timings.seconds[key] for key in (name, "random", step))
+    shares = sorted(
+        (own - base) / (times * whole) for own, base, whole in zip(*columns, strict=True)
+    )
+    quarter = len(shares) // 4
+    low, middle, high = shares[quarter], shares[len(shares) // 2], shares[-1 - quarter]
+    return f"{middle:.1%} ({low:.1%}-{high:.1%})"
+
+
+if __name__ == "__main__":
+    print(main())
