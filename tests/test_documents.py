@@ -11,6 +11,10 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata
+@pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec.*:FutureWarning")  # lightning
+@pytest.mark.filterwarnings("ignore:.*does not have many workers.*")  # lightning
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")  # transformers
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:wandb.*")
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda p: p.name
 )

@@ -33,6 +33,9 @@ class Place:
     data_dir: Path | None = None
 
 
+Compute = Callable[[Chunk, Place], list[Row]]
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What the rows say about the claim."""
@@ -59,7 +62,7 @@ class Claim:
     size: Mapping[Scale, str]
     minutes: Mapping[Scale, float]  # on two cores
     chunks: Callable[[Scale], Sequence[Chunk]]
-    compute: Callable[[Chunk, Place], list[Row]]
+    compute: Compute
     judge: Callable[[list[Row]], Verdict]
     draw: Callable[[list[Row], "Figure"], None]
     needs_images: bool = False

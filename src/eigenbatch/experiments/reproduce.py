@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eigenbatch.experiments.claim import Chunk, Claim, Place, Row, Scale
+from eigenbatch.experiments.claim import Chunk, Claim, Compute, Place, Row, Scale
 from eigenbatch.experiments.run_directory import RunDirectory, RunError
 
-Compute = Callable[[Chunk, Place], list[Row]]
 Key = tuple[Compute, str]  # what makes two chunks the same work
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from eigenbatch.experiments.claim import Chunk, Place, Row, Scale
+from eigenbatch.experiments.claim import Chunk, Claim, Compute, Place, Row, Scale
 
 SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 5, "paper": 5}
 FEWER_SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 3, "paper": 3}
@@ -31,21 +31,16 @@ _PAPER = {
 }  # fmt: skip
 _BASE: Mapping[Scale, Mapping[str, Any]] = {"smoke": _SMOKE, "small": _SMALL, "paper": _PAPER}
 
+SETTINGS: Mapping[Scale, str] = {
+    "smoke": "256 digits, ConvNet, 2 epochs",
+    "small": "5,000 CIFAR-10 images at 16 x 16, ConvNet, n=128, k=1280, 8 epochs",
+    "paper": "ImageNet-100, ResNet-18, n=512, k=5120, 200 epochs",
+}
 READINGS = (
     "gradient", "certified_lower", "certified_upper", "paper_lower", "paper_upper", "sigma_hat",
     "alignment", "entropy_rank", "isotropy_gap", "isotropy_gap_unbiased",
     "gradient_rolling_variance_bound",
 )  # fmt: skip
-
-
-def size_text(scale: Scale, runs: str) -> str:
-    """The size of a training claim in words."""
-    what = {
-        "smoke": "256 digits, ConvNet, 2 epochs",
-        "small": "5,000 CIFAR-10 images at 16 x 16, ConvNet, n=128, k=1280, 8 epochs",
-        "paper": "ImageNet-100, ResNet-18, n=512, k=5120, 200 epochs",
-    }[scale]
-    return f"{runs}: {what}"
 
 
 def training_chunk(scale: Scale, seed: int, **changes: Any) -> Chunk:
@@ -74,15 +69,6 @@ def policies(
         for seed in range(seeds[scale])
         for selector in selectors
     ]
-
-
-def minutes(runs: Mapping[Scale, int] | int) -> dict[Scale, float]:
-    """Expected minutes of so many runs, two side by side below the paper's scale."""
-    counts = runs if isinstance(runs, Mapping) else dict.fromkeys(_BASE, runs)
-    return {
-        scale: counts[scale] * each / (1 if scale == "paper" else 2)
-        for scale, each in MINUTES_A_RUN.items()
-    }
 
 
 def compute(chunk: Chunk, place: Place) -> list[Row]:
@@ -131,3 +117,20 @@ def facts(metrics: Sequence[Mapping[str, Any]]) -> Row:
             name: [line.get(f"spectral/{name}") for line in readings] for name in READINGS
         },
     }
+
+
+def training_claim(
+    *, runs: str, paper_size: str | None = None, compute: Compute = compute, **fields: Any
+) -> Claim:
+    """A claim whose chunks are training runs; `runs` says which, in words.
+
+    paper_size: what the paper trains, where it is not ImageNet-100 with a ResNet-18.
+    """
+    size = {scale: f"{runs}: {setting}" for scale, setting in SETTINGS.items()}
+    if paper_size is not None:
+        size["paper"] = paper_size
+    minutes = {
+        scale: len(fields["chunks"](scale)) * each / (1 if scale == "paper" else 2)
+        for scale, each in MINUTES_A_RUN.items()
+    }
+    return Claim(size=size, minutes=minutes, compute=compute, needs_images=True, **fields)

@@ -17,6 +17,7 @@ from eigenbatch.experiments.statistics import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Quantity = Callable[[Row], float]
 COLOURS = ("#555555", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C510A")
@@ -121,6 +122,11 @@ def percent(difference: PairedDifference) -> str:
     )
 
 
+def listed(differences: Mapping[Any, PairedDifference]) -> str:
+    """Differences with their names."""
+    return ", ".join(f"{name} {percent(one)}" for name, one in differences.items())
+
+
 def better(difference: PairedDifference) -> bool:
     """Significantly above zero."""
     return difference.significant and difference.mean > 0
@@ -159,6 +165,18 @@ def draw_differences(
     axes.set_xlabel(label)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
+
+
+def draw_gains(
+    figure: "Figure", rows: Sequence[Row], names: Sequence[str], panels: Mapping[str, Quantity]
+) -> None:
+    """A panel for every quantity: what each policy gains over Random."""
+    groups = grouped(rows, "selector")
+    for axes, (label, quantity) in zip(
+        figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True
+    ):
+        gains = [gain(groups[name], groups["random"], quantity) for name in names]
+        draw_differences(axes, names, gains, f"{label} over Random, points")
 
 
 def draw_band(axes: "Axes", row: Row, *, smoothing: float = 0.1) -> None:

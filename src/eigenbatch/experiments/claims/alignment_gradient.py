@@ -4,15 +4,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eigenbatch.experiments.claim import Chunk, Claim, Place, Row, Scale, Verdict
+from eigenbatch.experiments import training_facts as facts
+from eigenbatch.experiments.claim import Chunk, Place, Row, Scale, Verdict
 from eigenbatch.experiments.training_chunks import (
     FEWER_SEEDS,
-    minutes,
-    size_text,
     trained,
     training_chunk,
+    training_claim,
 )
-from eigenbatch.experiments.training_facts import COLOURS, graded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,7 +86,7 @@ def judge(rows: list[Row]) -> Verdict:
     high, low = centres > 0.8, centres < 0.3
     left = np.average(norms[high], weights=counts[high]) if high.any() else np.nan
     start = np.average(norms[low], weights=counts[low]) if low.any() else np.nan
-    return graded(
+    return facts.graded(
         {
             "the gradient falls linearly in 1 - cosine (slope > 0, R^2 > 0.9)": slope > 0
             and r2 > 0.9
@@ -113,9 +112,12 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     """The mean gradient in each bin, and the floor."""
     axes = figure.subplots()
     centres, norms, _ = _curve(rows, "norms")
-    axes.plot(centres, norms, "o-", color=COLOURS[1], label="measured")
+    axes.plot(centres, norms, "o-", color=facts.COLOURS[1], label="measured")
     axes.plot(
-        *_curve(rows, "floors")[:2], "--", color=COLOURS[2], label="floor (1 - alignment) / tau"
+        *_curve(rows, "floors")[:2],
+        "--",
+        color=facts.COLOURS[2],
+        label="floor (1 - alignment) / tau",
     )
     axes.set(xlabel="cosine of anchor and positive", ylabel="gradient norm, 1 = mean at step 1",
              title="Well-aligned pairs pull less")  # fmt: skip
@@ -124,7 +126,7 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-CLAIM = Claim(
+CLAIM = training_claim(
     name="alignment-gradient",
     section="Positive alignment and vanishing gradients, Figure",
     statement="Over the first 200 steps the gradient norm falls about linearly in 1 - cosine of "
@@ -132,11 +134,9 @@ CLAIM = Claim(
     printed="well scaled below 0.3, linear, vanishing beyond 0.8",
     criterion="A weighted linear fit of the binned mean norm on 1 - cosine has a positive slope "
     "and R^2 > 0.9; and beyond 0.8 the mean norm is below 0.2 of its start.",
-    size={s: size_text(s, "first 200 steps") for s in ("smoke", "small", "paper")},
-    minutes=minutes({"smoke": 2, "small": 2, "paper": 3}),
+    runs="first 200 steps",
     chunks=chunks,
     compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
 )

@@ -2,27 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from eigenbatch.experiments.claim import Chunk, Claim, Row, Scale, Verdict
+from eigenbatch.experiments import training_facts as facts
+from eigenbatch.experiments.claim import Chunk, Row, Scale, Verdict
 from eigenbatch.experiments.statistics import PairedDifference
-from eigenbatch.experiments.training_chunks import (
-    FEWER_SEEDS,
-    compute,
-    minutes,
-    policies,
-    size_text,
-)
-from eigenbatch.experiments.training_facts import (
-    accuracy,
-    better,
-    draw_differences,
-    gain,
-    graded,
-    grouped,
-    mean,
-    percent,
-    saved,
-    time_to,
-)
+from eigenbatch.experiments.training_chunks import FEWER_SEEDS, policies, training_claim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,24 +28,26 @@ def chunks(scale: Scale) -> list[Chunk]:
 def judge(rows: list[Row]) -> Verdict:
     """Time saved at every strength, to 90 % of that strength's Random accuracy."""
     savings, gains = _differences(rows)
-    return graded(
-        {"Greedy-64 saves time at every strength": all(better(d) for d in savings.values())},
+    return facts.graded(
+        {"Greedy-64 saves time at every strength": all(facts.better(d) for d in savings.values())},
         {"between 10 and 20 %": all(0.1 <= d.mean <= 0.2 for d in savings.values())},
-        "time saved: " + ", ".join(f"{s:g}x {percent(d)}" for s, d in savings.items())
-        + "; accuracy: " + ", ".join(f"{s:g}x {percent(d)}" for s, d in gains.items()),
+        "time saved: " + ", ".join(f"{s:g}x {facts.percent(d)}" for s, d in savings.items())
+        + "; accuracy: " + ", ".join(f"{s:g}x {facts.percent(d)}" for s, d in gains.items()),
     )  # fmt: skip
 
 
 def _differences(
     rows: list[Row],
 ) -> tuple[dict[float, PairedDifference], dict[float, PairedDifference]]:
-    groups = grouped(rows, "strength", "selector")
+    groups = facts.grouped(rows, "strength", "selector")
     savings, gains = {}, {}
     for strength in STRENGTHS:
         key = None if strength == 1.0 else strength
         random, greedy = groups[key, "random"], groups[key, "greedy-64"]
-        savings[strength] = saved(greedy, random, time_to(0.9 * mean(random, accuracy)))
-        gains[strength] = gain(greedy, random, accuracy)
+        savings[strength] = facts.saved(
+            greedy, random, facts.time_to(0.9 * facts.mean(random, facts.accuracy))
+        )
+        gains[strength] = facts.gain(greedy, random, facts.accuracy)
     return savings, gains
 
 
@@ -71,12 +56,12 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     savings, gains = _differences(rows)
     left, right = figure.subplots(1, 2, sharey=True)
     names = [f"augmentation {s:g}x" for s in STRENGTHS]
-    draw_differences(left, names, list(savings.values()), "time saved by Greedy-64, %")
-    draw_differences(right, names, list(gains.values()), "accuracy gained, points")
+    facts.draw_differences(left, names, list(savings.values()), "time saved by Greedy-64, %")
+    facts.draw_differences(right, names, list(gains.values()), "accuracy gained, points")
     figure.suptitle("Blue: significant at 95 %; grey: not", fontsize=10)
 
 
-CLAIM = Claim(
+CLAIM = training_claim(
     name="augmentation",
     section="Influence of augmentation strength, Table",
     statement="Greedy-64 saves 14-15 % of the time to the target for weak, default and strong "
@@ -84,11 +69,8 @@ CLAIM = Claim(
     printed="+14 % / +15 % / +14 %",
     criterion="The time saved is significantly positive at each of the three strengths; and lies "
     "between 10 and 20 %.",
-    size={s: size_text(s, "2 policies x 3 strengths") for s in ("smoke", "small", "paper")},
-    minutes=minutes({"smoke": 12, "small": 18, "paper": 18}),
+    runs="2 policies x 3 strengths",
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
 )

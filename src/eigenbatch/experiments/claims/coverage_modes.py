@@ -2,24 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from eigenbatch.experiments.claim import Chunk, Claim, Row, Scale, Verdict
+from eigenbatch.experiments import training_facts as facts
+from eigenbatch.experiments.claim import Chunk, Row, Scale, Verdict
 from eigenbatch.experiments.statistics import PairedDifference
-from eigenbatch.experiments.training_chunks import (
-    FEWER_SEEDS,
-    compute,
-    minutes,
-    policies,
-    size_text,
-)
-from eigenbatch.experiments.training_facts import (
-    accuracy,
-    better,
-    draw_differences,
-    gain,
-    graded,
-    grouped,
-    percent,
-)
+from eigenbatch.experiments.training_chunks import FEWER_SEEDS, policies, training_claim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,20 +25,20 @@ def chunks(scale: Scale) -> list[Chunk]:
 def judge(rows: list[Row]) -> Verdict:
     """Greedy-64 against Random in the same mode."""
     gains = _gains(rows)
-    return graded(
-        {"Greedy-64 gains accuracy in some mode": any(better(d) for d in gains.values())},
-        {"in every mode": all(better(d) for d in gains.values())},
-        "accuracy of Greedy-64 over Random: "
-        + ", ".join(f"{mode} {percent(d)}" for mode, d in gains.items()),
+    return facts.graded(
+        {"Greedy-64 gains accuracy in some mode": any(facts.better(d) for d in gains.values())},
+        {"in every mode": all(facts.better(d) for d in gains.values())},
+        "accuracy of Greedy-64 over Random: " + facts.listed(gains),
         "free: batches from any pool, images may be skipped; epoch: every image once an epoch; "
         "stream: every image soon. The paper does not say which it uses.",
     )
 
 
 def _gains(rows: list[Row]) -> dict[str, PairedDifference]:
-    groups = grouped(rows, "coverage", "selector")
+    groups = facts.grouped(rows, "coverage", "selector")
     return {
-        mode: gain(groups[mode, "greedy-64"], groups[mode, "random"], accuracy) for mode in MODES
+        mode: facts.gain(groups[mode, "greedy-64"], groups[mode, "random"], facts.accuracy)
+        for mode in MODES
     }
 
 
@@ -61,22 +47,19 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     axes = figure.subplots()
     gains = _gains(rows)
     label = "accuracy of Greedy-64 over Random, points"
-    draw_differences(axes, list(gains), list(gains.values()), label)
+    facts.draw_differences(axes, list(gains), list(gains.values()), label)
     axes.set_title("By coverage mode; blue: significant at 95 %", fontsize=10)
 
 
-CLAIM = Claim(
+CLAIM = training_claim(
     name="coverage-modes",
     section="Beyond the paper (left open in Algorithm 1)",
     statement="Selection helps whether or not every image must be seen once an epoch.",
     printed="not in the paper",
     criterion="Greedy-64's accuracy is significantly above Random's in some coverage mode; and in "
     "all three.",
-    size={s: size_text(s, "2 policies x 3 modes") for s in ("smoke", "small", "paper")},
-    minutes=minutes({"smoke": 12, "small": 18, "paper": 18}),
+    runs="2 policies x 3 modes",
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
 )

@@ -2,18 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from eigenbatch.experiments.claim import Chunk, Claim, Row, Scale, Verdict
-from eigenbatch.experiments.training_chunks import (
-    FEWER_SEEDS,
-    compute,
-    minutes,
-    size_text,
-    training_chunk,
-)
-from eigenbatch.experiments.training_facts import (
-    COLOURS,
-    graded,
-)
+from eigenbatch.experiments import training_facts as facts
+from eigenbatch.experiments.claim import Chunk, Row, Scale, Verdict
+from eigenbatch.experiments.training_chunks import FEWER_SEEDS, training_chunk, training_claim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +25,7 @@ def judge(rows: list[Row]) -> Verdict:
     raw, corrected = _mean(rows, "isotropy_gap"), _mean(rows, "isotropy_gap_unbiased")
     views, d = 2 * rows[0]["batch_size"], rows[0]["dim"]
     floor = 100 * ((d - 1) / views) ** 0.5
-    return graded(
+    return facts.graded(
         {"the raw gap stays below 8 %": max(raw) < 8},
         {"it settles between 3 and 4.5 %": 3 < raw[-1] < 4.5},
         f"raw gap {raw[0]:.0f} % at the start, {raw[-1]:.0f} % after {len(raw)} steps; corrected "
@@ -54,29 +45,26 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     """Both gaps, and what is printed."""
     axes = figure.subplots()
     views, d = 2 * rows[0]["batch_size"], rows[0]["dim"]
-    axes.plot(_mean(rows, "isotropy_gap"), color=COLOURS[1], label="measured, raw")
-    axes.plot(_mean(rows, "isotropy_gap_unbiased"), color=COLOURS[2], label="noise removed")
-    axes.axhline(100 * ((d - 1) / views) ** 0.5, color=COLOURS[0], ls=":",
+    axes.plot(_mean(rows, "isotropy_gap"), color=facts.COLOURS[1], label="measured, raw")
+    axes.plot(_mean(rows, "isotropy_gap_unbiased"), color=facts.COLOURS[2], label="noise removed")
+    axes.axhline(100 * ((d - 1) / views) ** 0.5, color=facts.COLOURS[0], ls=":",
                  label="raw gap of perfectly even batches")  # fmt: skip
-    axes.axhline(3.7, color=COLOURS[3], ls="--", label="printed: 3.7 %")
+    axes.axhline(3.7, color=facts.COLOURS[3], ls="--", label="printed: 3.7 %")
     axes.set(yscale="log", xlabel="step", ylabel="deviation from an even spectrum, %",
              title="Batches are far from isotropic early in training")  # fmt: skip
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.4))
     axes.spines[["top", "right"]].set_visible(False)
 
 
-CLAIM = Claim(
+CLAIM = training_claim(
     name="isotropy-training",
     section="Empirical deviation from isotropy, Figure",
     statement="The isotropy gap of batches starts below 8 % and settles near 3.7 % in 500 steps.",
     printed="below 8 %, then 3.7 %",
     criterion="The raw gap, averaged over seeds, stays below 8 %; and ends between 3 and 4.5 %.",
-    size={s: size_text(s, "SimCLR, first 500 steps") for s in ("smoke", "small")}
-    | {"paper": "ImageNet, ResNet-50, n=1024, d=256, first 500 steps"},
-    minutes=minutes({"smoke": 2, "small": 3, "paper": 3}),
+    runs="SimCLR, first 500 steps",
+    paper_size="ImageNet, ResNet-50, n=1024, d=256, first 500 steps",
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
 )

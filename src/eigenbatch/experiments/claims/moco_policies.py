@@ -2,26 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from eigenbatch.experiments.claim import Chunk, Claim, Row, Scale, Verdict
-from eigenbatch.experiments.training_chunks import (
-    FEWER_SEEDS,
-    compute,
-    minutes,
-    moco_chunk,
-    size_text,
-)
-from eigenbatch.experiments.training_facts import (
-    accuracy,
-    better,
-    draw_differences,
-    epochs_to,
-    gain,
-    graded,
-    grouped,
-    mean,
-    percent,
-    saved,
-)
+from eigenbatch.experiments import training_facts as facts
+from eigenbatch.experiments.claim import Chunk, Row, Scale, Verdict
+from eigenbatch.experiments.training_chunks import FEWER_SEEDS, moco_chunk, training_claim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,35 +26,38 @@ def chunks(scale: Scale) -> list[Chunk]:
 
 def judge(rows: list[Row]) -> Verdict:
     """Epochs to 94 % of Random's accuracy, the share that 70 is of 74.2."""
-    groups = grouped(rows, "selector", "queue_size")
+    groups = facts.grouped(rows, "selector", "queue_size")
     longest = max(queue for _, queue in groups)
     random = groups["random", longest]
-    target = 0.94 * mean(random, accuracy)
+    target = 0.94 * facts.mean(random, facts.accuracy)
     epochs = {
-        name: saved(groups[name, longest], random, epochs_to(target))
+        name: facts.saved(groups[name, longest], random, facts.epochs_to(target))
         for name in ("p3", "greedy-64", "p3-0.3", "p3-0.7")
     }
-    gains = {name: gain(groups[name, longest], random, accuracy) for name in ("p3", "greedy-64")}
+    gains = {
+        name: facts.gain(groups[name, longest], random, facts.accuracy)
+        for name in ("p3", "greedy-64")
+    }
     shorter = [
-        saved(groups["p3", queue], groups["random", queue], epochs_to(target))
+        facts.saved(groups["p3", queue], groups["random", queue], facts.epochs_to(target))
         for selector, queue in groups
         if selector == "p3" and queue != longest
     ]
-    return graded(
-        {"P3 saves epochs": better(epochs["p3"])},
+    return facts.graded(
+        {"P3 saves epochs": facts.better(epochs["p3"])},
         {
-            "Greedy-64 saves epochs": better(epochs["greedy-64"]),
-            "P3 saves epochs at targets 0.3 and 0.7": better(epochs["p3-0.3"])
-            and better(epochs["p3-0.7"]),
-            "P3 saves epochs with shorter queues": all(better(one) for one in shorter),
+            "Greedy-64 saves epochs": facts.better(epochs["greedy-64"]),
+            "P3 saves epochs at targets 0.3 and 0.7": facts.better(epochs["p3-0.3"])
+            and facts.better(epochs["p3-0.7"]),
+            "P3 saves epochs with shorter queues": all(facts.better(one) for one in shorter),
             "accuracy does not suffer": not any(
                 d.significant and d.mean < 0 for d in gains.values()
             ),
         },
         f"epochs saved to {target:.3f}: "
-        + ", ".join(f"{name} {percent(one)}" for name, one in epochs.items())
+        + facts.listed(epochs)
         + "; accuracy: "
-        + ", ".join(f"{name} {percent(one)}" for name, one in gains.items()),
+        + facts.listed(gains),
         "With a queue the negatives come from earlier batches: a selected batch changes only the "
         "positives now, and the queue later. A pool of two batches leaves little to choose from.",
     )
@@ -79,22 +65,24 @@ def judge(rows: list[Row]) -> Verdict:
 
 def draw(rows: list[Row], figure: "Figure") -> None:
     """Epochs saved by each policy."""
-    groups = grouped(rows, "selector", "queue_size")
+    groups = facts.grouped(rows, "selector", "queue_size")
     longest = max(queue for _, queue in groups)
-    target = 0.94 * mean(groups["random", longest], accuracy)
+    target = 0.94 * facts.mean(groups["random", longest], facts.accuracy)
     names, differences = [], []
     for selector, queue in groups:
         if selector != "random":
             names.append(f"{selector}, queue {queue:,}")
             differences.append(
-                saved(groups[selector, queue], groups["random", queue], epochs_to(target))
+                facts.saved(
+                    groups[selector, queue], groups["random", queue], facts.epochs_to(target)
+                )
             )
     axes = figure.subplots()
-    draw_differences(axes, names, differences, "epochs saved against Random, %")
+    facts.draw_differences(axes, names, differences, "epochs saved against Random, %")
     axes.set_title("MoCo: blue is significant at 95 %, grey is not", fontsize=10)
 
 
-CLAIM = Claim(
+CLAIM = training_claim(
     name="moco-policies",
     section="MoCo v2: Queue-based evaluation and robustness, Table",
     statement="With MoCo v2, P3 saves 9 % of the epochs and Greedy-64 6 %, at equal accuracy, for "
@@ -102,11 +90,8 @@ CLAIM = Claim(
     printed="epochs +9.2 % (P3), +5.9 % (Greedy-64); accuracy +0.3 and -0.2 points",
     criterion="P3 saves epochs significantly at the longest queue (paired 95 % CI); and so do "
     "Greedy-64, the targets 0.3 and 0.7 and the shorter queues, and no accuracy is lost.",
-    size={s: size_text(s, "MoCo, 5 policies, pool 2n") for s in ("smoke", "small", "paper")},
-    minutes=minutes({"smoke": 14, "small": 21, "paper": 27}),
+    runs="MoCo, 5 policies, pool 2n",
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
 )

@@ -2,23 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from eigenbatch.experiments.claim import Chunk, Claim, Row, Scale, Verdict
-from eigenbatch.experiments.training_chunks import compute, minutes, policies, size_text
-from eigenbatch.experiments.training_facts import (
-    COLOURS,
-    LABELS,
-    accuracy,
-    better,
-    collapsed,
-    gain,
-    graded,
-    grouped,
-    loss_area,
-    mean,
-    peak_sigma,
-    percent,
-    saved,
-)
+from eigenbatch.experiments import training_facts as facts
+from eigenbatch.experiments.claim import Chunk, Row, Scale, Verdict
+from eigenbatch.experiments.training_chunks import policies, training_claim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,27 +19,33 @@ def chunks(scale: Scale) -> list[Chunk]:
 
 def judge(rows: list[Row]) -> Verdict:
     """Speed first, then the order of the anisotropy peaks."""
-    groups = grouped(rows, "selector")
+    groups = facts.grouped(rows, "selector")
     vanilla = groups["random"]
-    faster = {name: saved(groups[name], vanilla, loss_area) for name in ("p1", "p2", "p3")}
-    peaks = {name: mean(groups[name], peak_sigma) for name in POLICIES}
-    gains = {name: gain(groups[name], vanilla, accuracy) for name in ("p1", "p2", "p3")}
-    return graded(
-        {"P1, P2 and P3 all have a lower loss area": all(better(one) for one in faster.values())},
+    faster = {
+        name: facts.saved(groups[name], vanilla, facts.loss_area) for name in ("p1", "p2", "p3")
+    }
+    peaks = {name: facts.mean(groups[name], facts.peak_sigma) for name in POLICIES}
+    gains = {name: facts.gain(groups[name], vanilla, facts.accuracy) for name in ("p1", "p2", "p3")}
+    return facts.graded(
+        {
+            "P1, P2 and P3 all have a lower loss area": all(
+                facts.better(one) for one in faster.values()
+            )
+        },
         {
             "P2's loss area is the lowest": faster["p2"].mean
             == max(d.mean for d in faster.values()),
             "peak sigma is lowest for P1 and highest for P2": peaks["p1"] == min(peaks.values())
             and peaks["p2"] == max(peaks.values()),
             "equal final accuracy": not any(one.significant for one in gains.values()),
-            "no collapse": not any(collapsed(row) for row in rows),
+            "no collapse": not any(facts.collapsed(row) for row in rows),
         },
         "loss area against uniform: "
-        + ", ".join(f"{name.upper()} {percent(one)} lower" for name, one in faster.items())
+        + ", ".join(f"{name.upper()} {facts.percent(one)} lower" for name, one in faster.items())
         + "; peak sigma "
         + ", ".join(f"{name} {value:.2f}" for name, value in peaks.items())
         + "; accuracy "
-        + ", ".join(f"{name.upper()} {percent(one)}" for name, one in gains.items()),
+        + ", ".join(f"{name.upper()} {facts.percent(one)}" for name, one in gains.items()),
         "The loss area is no measure of speed: a selector changes the batches that the loss is "
         "measured on. Accuracy is the fair comparison.",
     )
@@ -62,11 +54,13 @@ def judge(rows: list[Row]) -> Verdict:
 def draw(rows: list[Row], figure: "Figure") -> None:
     """Loss and anisotropy over training."""
     left, right = figure.subplots(1, 2)
-    for colour, (name, runs) in zip(COLOURS, grouped(rows, "selector").items(), strict=False):
+    for colour, (name, runs) in zip(
+        facts.COLOURS, facts.grouped(rows, "selector").items(), strict=False
+    ):
         losses = [
             sum(column) / len(column) for column in zip(*(r["losses"] for r in runs), strict=True)
         ]
-        left.plot(range(1, len(losses) + 1), losses, color=colour, label=LABELS[name])
+        left.plot(range(1, len(losses) + 1), losses, color=colour, label=facts.LABELS[name])
         sigmas = [r["readings"]["sigma_hat"] for r in runs]
         means = [sum(column) / len(column) for column in zip(*sigmas, strict=True)]
         right.plot(runs[0]["read_at"], means, color=colour)
@@ -79,7 +73,7 @@ def draw(rows: list[Row], figure: "Figure") -> None:
         axes.spines[["top", "right"]].set_visible(False)
 
 
-CLAIM = Claim(
+CLAIM = training_claim(
     name="pool-policies",
     section="Spectral Pool-Policy Comparison, Table 1",
     statement="Choosing the batch from a pool by its spectrum speeds training up: P2 is fastest, "
@@ -89,11 +83,8 @@ CLAIM = Claim(
     criterion="P1, P2 and P3 each have a significantly lower AULC than uniform sampling (paired "
     "95 % CI); and P2's is the lowest, peak sigma is lowest for P1 and highest for P2, final "
     "accuracies do not differ significantly, nothing collapses.",
-    size={s: size_text(s, "4 policies") for s in ("smoke", "small", "paper")},
-    minutes=minutes({"smoke": 8, "small": 20, "paper": 20}),
+    runs="4 policies",
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
 )

@@ -2,24 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from eigenbatch.experiments.claim import Chunk, Claim, Row, Scale, Verdict
-from eigenbatch.experiments.training_chunks import (
-    compute,
-    minutes,
-    policies,
-    size_text,
-    training_chunk,
-)
-from eigenbatch.experiments.training_facts import (
-    accuracy,
-    better,
-    epochs_to,
-    graded,
-    grouped,
-    mean,
-    percent,
-    saved,
-)
+from eigenbatch.experiments import training_facts as facts
+from eigenbatch.experiments.claim import Chunk, Row, Scale, Verdict
+from eigenbatch.experiments.training_chunks import policies, training_chunk, training_claim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,18 +20,19 @@ def chunks(scale: Scale) -> list[Chunk]:
 
 def judge(rows: list[Row]) -> Verdict:
     """First whether there is anything to divide."""
-    groups = grouped(rows, "selector", "pool_size")
+    groups = facts.grouped(rows, "selector", "pool_size")
     (_, largest), (_, middle) = sorted(
         ((s, k) for s, k in groups if s == "p3"), key=lambda pair: -pair[1]
     )
     random = next(group for (selector, _), group in groups.items() if selector == "random")
-    target = 0.9 * mean(groups["p3", largest], accuracy)
-    whole = saved(groups["p3", largest], random, epochs_to(target))
-    part = saved(groups["p3", middle], random, epochs_to(target))
-    return graded(
-        {"the largest pool saves epochs": better(whole)},
+    target = 0.9 * facts.mean(groups["p3", largest], facts.accuracy)
+    whole = facts.saved(groups["p3", largest], random, facts.epochs_to(target))
+    part = facts.saved(groups["p3", middle], random, facts.epochs_to(target))
+    return facts.graded(
+        {"the largest pool saves epochs": facts.better(whole)},
         {"the middle pool has 60-100 % of that": 0.6 <= part.mean / (whole.mean or 1e-9) <= 1.0},
-        f"epochs saved to {target:.3f}: pool of 4 batches {percent(part)}, of 10 {percent(whole)}",
+        f"epochs saved to {target:.3f}: pool of 4 batches {facts.percent(part)}, "
+        f"of 10 {facts.percent(whole)}",
         "Without a significant saving there is no share of it to speak of.",
     )
 
@@ -54,13 +40,13 @@ def judge(rows: list[Row]) -> Verdict:
 def draw(rows: list[Row], figure: "Figure") -> None:
     """Epochs to the target against the pool."""
     axes = figure.subplots()
-    groups = grouped(rows, "selector", "pool_size")
+    groups = facts.grouped(rows, "selector", "pool_size")
     largest = max(k for s, k in groups if s == "p3")
-    target = 0.9 * mean(groups["p3", largest], accuracy)
+    target = 0.9 * facts.mean(groups["p3", largest], facts.accuracy)
     batch = rows[0]["batch_size"]
     for (selector, pool), runs in groups.items():
         place = 1 if selector == "random" else pool / batch
-        values = [epochs_to(target)(row) for row in runs]
+        values = [facts.epochs_to(target)(row) for row in runs]
         axes.plot([place] * len(values), values, "o", color="#56B4E9", alpha=0.6)
         axes.plot(place, sum(values) / len(values), "D", color="#0072B2")
     axes.set(
@@ -72,18 +58,15 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-CLAIM = Claim(
+CLAIM = training_claim(
     name="pool-size",
     section="Computational Efficiency, Figure on pool size",
     statement="A pool of 4 batches already brings 80 % of the epochs that a pool of 10 saves.",
     printed="k = 2,048 captures 80 % of the reduction at k = 5,120",
     criterion="P3 with a pool of 10 batches saves epochs significantly against uniform sampling; "
     "and a pool of 4 has 60-100 % of that saving.",
-    size={s: size_text(s, "3 pool sizes") for s in ("smoke", "small", "paper")},
-    minutes=minutes({"smoke": 6, "small": 15, "paper": 15}),
+    runs="3 pool sizes",
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
 )

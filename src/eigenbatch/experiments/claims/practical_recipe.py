@@ -2,26 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from eigenbatch.experiments.claim import Chunk, Claim, Row, Scale, Verdict
-from eigenbatch.experiments.training_chunks import (
-    FEWER_SEEDS,
-    compute,
-    minutes,
-    policies,
-    size_text,
-)
-from eigenbatch.experiments.training_facts import (
-    accuracy,
-    better,
-    draw_differences,
-    gain,
-    graded,
-    grouped,
-    mean,
-    percent,
-    saved,
-    time_to,
-)
+from eigenbatch.experiments import training_facts as facts
+from eigenbatch.experiments.claim import Chunk, Row, Scale, Verdict
+from eigenbatch.experiments.training_chunks import FEWER_SEEDS, policies, training_claim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,18 +19,18 @@ def chunks(scale: Scale) -> list[Chunk]:
 
 def judge(rows: list[Row]) -> Verdict:
     """Time and accuracy against every part."""
-    groups = grouped(rows, "selector")
-    time = time_to(0.9 * mean(groups["p3"], accuracy))
-    savings = {name: saved(groups["recipe"], groups[name], time) for name in PARTS}
-    gains = {name: gain(groups["recipe"], groups[name], accuracy) for name in PARTS}
-    return graded(
-        {"the recipe is faster than Random": better(savings["random"])},
+    groups = facts.grouped(rows, "selector")
+    time = facts.time_to(0.9 * facts.mean(groups["p3"], facts.accuracy))
+    savings = {name: facts.saved(groups["recipe"], groups[name], time) for name in PARTS}
+    gains = {name: facts.gain(groups["recipe"], groups[name], facts.accuracy) for name in PARTS}
+    return facts.graded(
+        {"the recipe is faster than Random": facts.better(savings["random"])},
         {
-            "it is faster than each part alone": all(better(d) for d in savings.values()),
+            "it is faster than each part alone": all(facts.better(d) for d in savings.values()),
             "it is as accurate": not any(d.significant and d.mean < 0 for d in gains.values()),
         },
-        "time saved against: " + ", ".join(f"{n} {percent(d)}" for n, d in savings.items())
-        + "; accuracy: " + ", ".join(f"{n} {percent(d)}" for n, d in gains.items()),
+        "time saved against: " + facts.listed(savings)
+        + "; accuracy: " + facts.listed(gains),
         "The printed switch at an isotropy gap of 5 % lies below what a batch can show: the "
         "schedule also switches when the rank has stopped growing.",
     )  # fmt: skip
@@ -55,25 +38,24 @@ def judge(rows: list[Row]) -> Verdict:
 
 def draw(rows: list[Row], figure: "Figure") -> None:
     """Gains over each part."""
-    groups = grouped(rows, "selector")
+    groups = facts.grouped(rows, "selector")
     axes = figure.subplots()
-    gains = [gain(groups["recipe"], groups[name], accuracy) for name in PARTS]
-    draw_differences(axes, PARTS, gains, "accuracy of the recipe over this policy alone, points")
+    gains = [facts.gain(groups["recipe"], groups[name], facts.accuracy) for name in PARTS]
+    facts.draw_differences(
+        axes, PARTS, gains, "accuracy of the recipe over this policy alone, points"
+    )
     axes.set_title("Blue: significant at 95 %; grey: not", fontsize=10)
 
 
-CLAIM = Claim(
+CLAIM = training_claim(
     name="practical-recipe",
     section="Computational Efficiency, Practical recipe",
     statement="A warm-up with P1/P3 and a switch to Greedy-64 is the best of both.",
     printed="no figure given",
     criterion="The recipe saves time against Random significantly; and against each part, without "
     "losing accuracy.",
-    size={s: size_text(s, "5 policies") for s in ("smoke", "small", "paper")},
-    minutes=minutes({"smoke": 10, "small": 15, "paper": 15}),
+    runs="5 policies",
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
 )

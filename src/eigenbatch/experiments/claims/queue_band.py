@@ -2,19 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from eigenbatch.experiments.claim import Chunk, Claim, Row, Scale, Verdict
-from eigenbatch.experiments.training_chunks import (
-    FEWER_SEEDS,
-    compute,
-    minutes,
-    moco_chunk,
-    size_text,
-)
-from eigenbatch.experiments.training_facts import (
-    draw_band,
-    graded,
-    grouped,
-)
+from eigenbatch.experiments import training_facts as facts
+from eigenbatch.experiments.claim import Chunk, Row, Scale, Verdict
+from eigenbatch.experiments.training_chunks import FEWER_SEEDS, moco_chunk, training_claim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +22,7 @@ def judge(rows: list[Row]) -> Verdict:
     inside = {name: [c for row in rows for c in _contained(row, name)] for name in BANDS}
     widths = {name: _widths(rows, name) for name in BANDS}
     shares = {name: sum(found) / len(found) for name, found in inside.items()}
-    return graded(
+    return facts.graded(
         {"the gradient is always inside the queue-aware band": shares["paper"] == 1},
         {},
         f"inside: printed {shares['paper']:.2%}, certified {shares['certified']:.2%} of "
@@ -65,22 +55,19 @@ def _widths(rows: list[Row], band: str) -> float:
 def draw(rows: list[Row], figure: "Figure") -> None:
     """One run inside both bands."""
     axes = figure.subplots()
-    draw_band(axes, grouped(rows, "seed")[0][0])
+    facts.draw_band(axes, facts.grouped(rows, "seed")[0][0])
     axes.set_title("MoCo: the gradient inside its bands")
 
 
-CLAIM = Claim(
+CLAIM = training_claim(
     name="queue-band",
     section="MoCo v2: Queue-aware band proxies",
     statement="The band with the queue's spectrum in place of the batch's holds the gradient.",
     printed="contained (no figure given)",
     criterion="The batch-mean squared gradient of every step of every run lies in the printed "
     "queue-aware band.",
-    size={s: size_text(s, "MoCo, every step") for s in ("smoke", "small", "paper")},
-    minutes=minutes({"smoke": 2, "small": 3, "paper": 3}),
+    runs="MoCo, every step",
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
 )

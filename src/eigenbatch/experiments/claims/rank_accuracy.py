@@ -5,21 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eigenbatch.experiments.claim import Chunk, Claim, Row, Scale, Verdict
-from eigenbatch.experiments.training_chunks import (
-    compute,
-    minutes,
-    policies,
-    size_text,
-)
-from eigenbatch.experiments.training_facts import (
-    COLOURS,
-    LABELS,
-    graded,
-    grouped,
-    linear,
-    mean,
-)
+from eigenbatch.experiments import training_facts as facts
+from eigenbatch.experiments.claim import Chunk, Row, Scale, Verdict
+from eigenbatch.experiments.training_chunks import policies, training_claim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,12 +23,12 @@ def chunks(scale: Scale) -> list[Chunk]:
 
 def judge(rows: list[Row]) -> Verdict:
     """Correlation over final encoders, and over checkpoints within runs."""
-    ranks, scores = [_rank(row) for row in rows], [linear(row) for row in rows]
+    ranks, scores = [_rank(row) for row in rows], [facts.linear(row) for row in rows]
     low, value, high = _interval(ranks, scores)
     within = [_correlation(row["rankme"][1:], row["knn"][1:]) for row in rows]
-    groups = grouped(rows, "selector")
-    means = {name: mean(groups[name], _rank) for name in POLICIES}
-    return graded(
+    groups = facts.grouped(rows, "selector")
+    means = {name: facts.mean(groups[name], _rank) for name in POLICIES}
+    return facts.graded(
         {"rank and linear accuracy are positively correlated": low > 0},
         {"P3 has the highest rank": max(means, key=lambda name: means[name]) == "p3"},
         f"correlation over final encoders {value:+.2f} (95 % CI {low:+.2f} to {high:+.2f}); over "
@@ -74,16 +62,18 @@ def _correlation(x: ArrayLike, y: ArrayLike) -> float:
 def draw(rows: list[Row], figure: "Figure") -> None:
     """One dot a run."""
     axes = figure.subplots()
-    for colour, (name, runs) in zip(COLOURS, grouped(rows, "selector").items(), strict=False):
-        axes.plot([_rank(r) for r in runs], [linear(r) for r in runs], "o", color=colour,
-                  label=LABELS[name])  # fmt: skip
+    for colour, (name, runs) in zip(
+        facts.COLOURS, facts.grouped(rows, "selector").items(), strict=False
+    ):
+        axes.plot([_rank(r) for r in runs], [facts.linear(r) for r in runs], "o", color=colour,
+                  label=facts.LABELS[name])  # fmt: skip
     axes.set(xlabel="effective rank of the embeddings", ylabel="linear probe accuracy",
              title="One dot a training run")  # fmt: skip
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-CLAIM = Claim(
+CLAIM = training_claim(
     name="rank-accuracy",
     section="ImageNet-1k: Effective Rank vs. Accuracy, Table",
     statement="Policies with a higher effective rank of embeddings have a higher linear accuracy.",
@@ -91,11 +81,8 @@ CLAIM = Claim(
     "(Random, P1, P3, Greedy-64)",
     criterion="The correlation of rank and linear accuracy over all runs is significantly positive "
     "(bootstrapped 95 % CI); and P3 has the highest mean rank.",
-    size={s: size_text(s, "4 policies") for s in ("smoke", "small", "paper")},
-    minutes=minutes({"smoke": 8, "small": 20, "paper": 20}),
+    runs="4 policies",
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
 )

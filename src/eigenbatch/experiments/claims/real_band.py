@@ -2,19 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from eigenbatch.experiments.claim import Chunk, Claim, Row, Scale, Verdict
-from eigenbatch.experiments.training_chunks import (
-    FEWER_SEEDS,
-    compute,
-    minutes,
-    size_text,
-    training_chunk,
-)
-from eigenbatch.experiments.training_facts import (
-    draw_band,
-    graded,
-    grouped,
-)
+from eigenbatch.experiments import training_facts as facts
+from eigenbatch.experiments.claim import Chunk, Row, Scale, Verdict
+from eigenbatch.experiments.training_chunks import FEWER_SEEDS, training_chunk, training_claim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +33,7 @@ def judge(rows: list[Row]) -> Verdict:
             ceilings.append(high / value)
             floors.append(value / low)
             certified_ceilings.append(best / value)
-    return graded(
+    return facts.graded(
         {"every reading lies in the printed band": inside == count},
         {"the band tracks the gradient (median ceiling within 10x)": _median(ceilings) < 10},
         f"{inside / count:.2%} of {count:,} readings inside; ceiling / gradient: printed "
@@ -69,11 +59,11 @@ def _median(values: list[float]) -> float:
 def draw(rows: list[Row], figure: "Figure") -> None:
     """One run inside both bands."""
     axes = figure.subplots()
-    draw_band(axes, grouped(rows, "seed")[0][0])
+    facts.draw_band(axes, facts.grouped(rows, "seed")[0][0])
     axes.set_title("Real images: the gradient inside its bands")
 
 
-CLAIM = Claim(
+CLAIM = training_claim(
     name="real-band",
     section="Real-Data Band Validation",
     statement="Throughout SimCLR training the batch-mean squared gradient lies in [LB, UB], and "
@@ -81,12 +71,9 @@ CLAIM = Claim(
     printed="all measured batch means inside; the band tracks closely",
     criterion="Every reading of every run lies in the printed band; and the median ceiling is "
     "within a factor of 10 of the gradient.",
-    size={s: size_text(s, "SimCLR, every step") for s in ("smoke", "small")}
-    | {"paper": "ImageNet-1k, ResNet-50, n=4096, tau=0.1, 90 epochs, every 100 steps"},
-    minutes=minutes({"smoke": 2, "small": 3, "paper": 3}),
+    runs="SimCLR, every step",
+    paper_size="ImageNet-1k, ResNet-50, n=4096, tau=0.1, 90 epochs, every 100 steps",
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
 )

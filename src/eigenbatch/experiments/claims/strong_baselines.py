@@ -2,26 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from eigenbatch.experiments.claim import Chunk, Claim, Row, Scale, Verdict
+from eigenbatch.experiments import training_facts as facts
+from eigenbatch.experiments.claim import Chunk, Row, Scale, Verdict
 from eigenbatch.experiments.training_chunks import (
     FEWER_SEEDS,
-    compute,
-    minutes,
     moco_chunk,
-    size_text,
     training_chunk,
-)
-from eigenbatch.experiments.training_facts import (
-    accuracy,
-    better,
-    draw_differences,
-    epochs_to,
-    gain,
-    graded,
-    grouped,
-    mean,
-    percent,
-    saved,
+    training_claim,
 )
 
 if TYPE_CHECKING:
@@ -44,28 +31,30 @@ def judge(rows: list[Row]) -> Verdict:
     """P3 against the two negative-side methods."""
     groups = _named(rows)
     random = groups["Random"]
-    target = 0.94 * mean(random, accuracy)
+    target = 0.94 * facts.mean(random, facts.accuracy)
     rivals = ("Hard-negative mixing", "Distance-weighted")
-    quicker = {n: saved(groups["P3"], groups[n], epochs_to(target)) for n in rivals}
-    gains = {n: gain(group, random, accuracy) for n, group in groups.items() if n != "Random"}
-    return graded(
-        {"P3 needs fewer epochs than both": all(better(one) for one in quicker.values())},
+    quicker = {n: facts.saved(groups["P3"], groups[n], facts.epochs_to(target)) for n in rivals}
+    gains = {
+        n: facts.gain(group, random, facts.accuracy) for n, group in groups.items() if n != "Random"
+    }
+    return facts.graded(
+        {"P3 needs fewer epochs than both": all(facts.better(one) for one in quicker.values())},
         {
             "P3 is at least as accurate as both": all(
-                gain(groups["P3"], groups[n], accuracy).mean >= 0 for n in rivals
+                facts.gain(groups["P3"], groups[n], facts.accuracy).mean >= 0 for n in rivals
             ),
             "SupCon is best": max(gains, key=lambda n: gains[n].mean) == "SupCon (labels)",
         },
-        "accuracy against Random: " + ", ".join(f"{n} {percent(one)}" for n, one in gains.items())
+        "accuracy against Random: " + facts.listed(gains)
         + "; epochs P3 saves against: "
-        + ", ".join(f"{n} {percent(one)}" for n, one in quicker.items()),
+        + facts.listed(quicker),
         "SupCon has no queue here: it is SimCLR's loss with labels, as in its paper.",
     )  # fmt: skip
 
 
 def _named(rows: list[Row]) -> dict[str, list[Row]]:
     names = {}
-    for (method, negatives, selector), group in grouped(
+    for (method, negatives, selector), group in facts.grouped(
         rows, "method", "negatives", "selector"
     ).items():
         policy = {"p3": "P3", "greedy-64": "Greedy-64"}.get(selector, "Random")
@@ -79,12 +68,14 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     groups = _named(rows)
     names = [name for name in groups if name != "Random"]
     axes = figure.subplots()
-    gains = [gain(groups[name], groups["Random"], accuracy) for name in names]
-    draw_differences(axes, names, gains, "accuracy gained over MoCo with random batches, points")
+    gains = [facts.gain(groups[name], groups["Random"], facts.accuracy) for name in names]
+    facts.draw_differences(
+        axes, names, gains, "accuracy gained over MoCo with random batches, points"
+    )
     axes.set_title("Blue: significant at 95 %; grey: not", fontsize=10)
 
 
-CLAIM = Claim(
+CLAIM = training_claim(
     name="strong-baselines",
     section="Comparison to stronger baselines, Table",
     statement="P3 is faster and slightly more accurate than hard-negative mixing and "
@@ -92,11 +83,8 @@ CLAIM = Claim(
     printed="epochs 132.8 (P3), 139.6 (mixing), 140.2 (distance), 125.1 (SupCon)",
     criterion="P3 needs significantly fewer epochs than mixing and distance weighting to 94 % of "
     "Random's accuracy; and its mean accuracy is not below theirs, SupCon's is the highest.",
-    size={s: size_text(s, "6 methods") for s in ("smoke", "small", "paper")},
-    minutes=minutes({"smoke": 12, "small": 18, "paper": 18}),
+    runs="6 methods",
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
 )

@@ -2,21 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from eigenbatch.experiments.claim import Chunk, Claim, Row, Scale, Verdict
-from eigenbatch.experiments.training_chunks import (
-    compute,
-    minutes,
-    policies,
-    size_text,
-)
-from eigenbatch.experiments.training_facts import (
-    better,
-    draw_differences,
-    gain,
-    graded,
-    grouped,
-    percent,
-)
+from eigenbatch.experiments import training_facts as facts
+from eigenbatch.experiments.claim import Chunk, Row, Scale, Verdict
+from eigenbatch.experiments.training_chunks import policies, training_claim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,15 +18,16 @@ def chunks(scale: Scale) -> list[Chunk]:
 
 def judge(rows: list[Row]) -> Verdict:
     """Linear probes on the other data set, and the paper's own on the training set's labels."""
-    groups = grouped(rows, "selector")
-    p3 = gain(groups["p3"], groups["random"], _transfer)
-    greedy = gain(groups["greedy-64"], groups["random"], _transfer)
-    own = gain(groups["p3"], groups["random"], _sgd)
-    return graded(
+    groups = facts.grouped(rows, "selector")
+    p3 = facts.gain(groups["p3"], groups["random"], _transfer)
+    greedy = facts.gain(groups["greedy-64"], groups["random"], _transfer)
+    own = facts.gain(groups["p3"], groups["random"], _sgd)
+    return facts.graded(
         {"P3 does not lose": p3.mean >= 0 or not p3.significant},
-        {"P3 gains": better(p3)},
-        f"linear accuracy on digits against Random: P3 {percent(p3)}, Greedy-64 {percent(greedy)}; "
-        f"on its own labels with the paper's SGD probe: P3 {percent(own)}",
+        {"P3 gains": facts.better(p3)},
+        "linear accuracy on digits against Random: "
+        f"P3 {facts.percent(p3)}, Greedy-64 {facts.percent(greedy)}; "
+        f"on its own labels with the paper's SGD probe: P3 {facts.percent(own)}",
         "Digits stand in for Oxford Pets.",
     )
 
@@ -53,27 +42,20 @@ def _sgd(row: Row) -> float:
 
 def draw(rows: list[Row], figure: "Figure") -> None:
     """Gains on the other data and on the own."""
-    groups = grouped(rows, "selector")
-    left, right = figure.subplots(1, 2, sharey=True)
-    names = ("p3", "greedy-64")
-    for axes, quantity, where in ((left, _transfer, "digits"), (right, _sgd, "its own labels")):
-        gains = [gain(groups[name], groups["random"], quantity) for name in names]
-        draw_differences(axes, names, gains, f"linear accuracy on {where}\nover Random, points")
+    panels = {"linear accuracy on digits\n": _transfer, "on its own labels\n": _sgd}
+    facts.draw_gains(figure, rows, ("p3", "greedy-64"), panels)
     figure.suptitle("Blue: significant at 95 %; grey: not", fontsize=10)
 
 
-CLAIM = Claim(
+CLAIM = training_claim(
     name="transfer",
     section="MoCo v2, Robustness: frozen-feature linear evaluation",
     statement="Features trained with P3 transfer at least as well as those trained with Random.",
     printed="+0.5 points on CIFAR-10, +0.3 on Oxford Pets",
     criterion="P3's linear accuracy on the other data set is not significantly below Random's; and "
     "is significantly above it.",
-    size={s: size_text(s, "3 policies, probed on digits") for s in ("smoke", "small", "paper")},
-    minutes=minutes({"smoke": 6, "small": 15, "paper": 15}),
+    runs="3 policies, probed on digits",
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
 )

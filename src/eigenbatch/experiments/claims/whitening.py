@@ -4,19 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eigenbatch.experiments.claim import Chunk, Claim, Row, Scale, Verdict
-from eigenbatch.experiments.training_chunks import (
-    FEWER_SEEDS,
-    compute,
-    minutes,
-    size_text,
-    training_chunk,
-)
-from eigenbatch.experiments.training_facts import (
-    COLOURS,
-    graded,
-    grouped,
-)
+from eigenbatch.experiments import training_facts as facts
+from eigenbatch.experiments.claim import Chunk, Row, Scale, Verdict
+from eigenbatch.experiments.training_chunks import FEWER_SEEDS, training_chunk, training_claim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +34,7 @@ def judge(rows: list[Row]) -> Verdict:
         ratios.append(raw / white)
         sigmas.append(sigma * row["dim"])
     ratio = float(np.exp(np.mean(np.log(ratios))))
-    return graded(
+    return facts.graded(
         {"whitened batches have the smaller rolling variance in every run": min(ratios) > 1},
         {
             "the ratio is 1.37 within 10 %": abs(ratio / 1.37 - 1) < 0.1,
@@ -78,14 +68,14 @@ def _spans(row: Row) -> tuple[float, float, float]:
 
 def draw(rows: list[Row], figure: "Figure") -> None:
     """One run, with whitened spans shaded."""
-    row = grouped(rows, "seed")[0][0]
+    row = facts.grouped(rows, "seed")[0][0]
     top, bottom = figure.subplots(2, 1, sharex=True)
     period, gradient = row["whiten_period"], row["readings"]["gradient"]
-    top.plot(gradient, color=COLOURS[1], lw=0.7)
+    top.plot(gradient, color=facts.COLOURS[1], lw=0.7)
     top.set(ylabel="mean squared\ngradient", yscale="log",
             title="Whitened batches (shaded): another gradient, an even spectrum")  # fmt: skip
-    bottom.plot(row["readings"]["sigma_hat"], color=COLOURS[2], lw=0.7)
-    bottom.axhline(1 / row["dim"], color=COLOURS[0], ls=":", lw=1)
+    bottom.plot(row["readings"]["sigma_hat"], color=facts.COLOURS[2], lw=0.7)
+    bottom.axhline(1 / row["dim"], color=facts.COLOURS[0], ls=":", lw=1)
     bottom.set(xlabel="step", ylabel="strongest\ndirection", yscale="log")
     for axes in (top, bottom):
         for start in range(period, len(gradient), 2 * period):
@@ -93,7 +83,7 @@ def draw(rows: list[Row], figure: "Figure") -> None:
         axes.spines[["top", "right"]].set_visible(False)
 
 
-CLAIM = Claim(
+CLAIM = training_claim(
     name="whitening",
     section="Diversity manipulation via in-batch whitening",
     statement="Whitening a batch brings sigma to about 1/d and lowers the 50-step rolling variance "
@@ -101,15 +91,9 @@ CLAIM = Claim(
     printed="raw / whitened 1.37x; sigma about 1/d",
     criterion="In every run the mean rolling variance of raw spans exceeds that of whitened ones; "
     "and the ratio (geometric mean of the runs) is within 10 % of 1.37, sigma within 10 % of 1/d.",
-    size={
-        s: size_text(s, f"{PERIOD[s]} raw / {PERIOD[s]} whitened steps in turn")
-        for s in ("smoke", "small")
-    }
-    | {"paper": "ImageNet-1k, ResNet-50, n=4096, 100 raw / 100 whitened steps in turn"},
-    minutes=minutes({"smoke": 2, "small": 3, "paper": 3}),
+    runs="100 raw, 100 whitened steps in turn",
+    paper_size="ImageNet-1k, ResNet-50, n=4096, 100 raw / 100 whitened steps in turn",
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
 )
