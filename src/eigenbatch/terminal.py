@@ -89,14 +89,14 @@ def show_comparison(result: "Comparison", console: Console) -> None:
             f"{fmean(r.final_accuracy for r in runs):.3f}",
             "" if first else f"{gain.mean:+.3f}±{gain.half_width:.3f}",
             "" if first else f"{gain.p_value:.2f}",
-            f"{fmean(r.seconds_to_target for r in runs):.1f} s",
-            "" if first else f"{saved.mean:+.0%}±{saved.half_width:.0%}",
-            "" if first else f"{saved.p_value:.2f}",
+            _reached(fmean(r.seconds_to_target for r in runs), "{:.1f} s"),
+            "" if first else _reached(saved.mean, f"{{:+.0%}}±{saved.half_width:.0%}"),
+            "" if first else _reached(saved.p_value, "{:.2f}"),
         )
         collapsed = sum(r.collapsed for r in runs)
         curves.add_row(
             entry.selector,
-            f"{fmean(r.epochs_to_target for r in runs):.2f}",
+            _reached(fmean(r.epochs_to_target for r in runs), "{:.2f}"),
             f"{fmean(r.accuracy_area for r in runs):.3f}",
             f"{fmean(r.loss_area for r in runs):.2f}",
             f"{fmean(r.mean_rank for r in runs):.1f}",
@@ -105,7 +105,8 @@ def show_comparison(result: "Comparison", console: Console) -> None:
         )
     console.print(gains, curves)
     console.print(
-        "time, saved, epochs: to the target, selection included; AUAC, AULC: areas under the "
+        "time, saved, epochs: to the target (90 % of what the first selector gains over an "
+        "untrained encoder), selection included, - if a run missed it; AUAC, AULC: areas under the "
         "curves of accuracy and loss; sigma: peak top eigenvalue, !N if N runs collapsed; share: "
         "of time spent on selection",
         style="dim",
@@ -189,6 +190,10 @@ def chunk_progress(console: Console) -> Iterator[Callable[[int, int, str], None]
             bar.update(task, completed=done, total=total, description=name)
 
         yield advance
+
+
+def _reached(value: float, form: str) -> str:
+    return form.format(value) if math.isfinite(value) else "-"
 
 
 def _plain_table(*headings: str, title: str | None = None) -> Table:

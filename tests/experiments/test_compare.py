@@ -50,7 +50,7 @@ def test_a_summary_reads_time_and_areas_off_the_metrics():
         {"step": 4, "epoch": 2, "seconds": 10.0, "knn": 0.8, "finished": 1},
     ]  # fmt: skip
     summary = summarise(metrics, target=0.6)
-    assert summary.final_accuracy == 0.8
+    assert (summary.first_accuracy, summary.final_accuracy) == (0.1, 0.8)
     assert (summary.seconds_to_target, summary.epochs_to_target) == (4.0, 1.5)
     assert summary.loss_area == 3.0 + 1.0
     assert summary.accuracy_area == pytest.approx(0.6)

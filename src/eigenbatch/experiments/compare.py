@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
 from eigenbatch.core.errors import ParameterError
@@ -14,6 +13,7 @@ from eigenbatch.experiments.run_directory import RunDirectory
 from eigenbatch.experiments.statistics import (
     PairedDifference,
     Summary,
+    default_target,
     paired_difference,
     summarise,
 )
@@ -53,8 +53,8 @@ def compare(
 
     Runs lie under `path`/SELECTOR/seed-K; finished ones are not run again, others are resumed.
     Seeds are the outer loop, so that an interrupted comparison has whole pairs. Without `target`,
-    times are measured to 90 % of the baseline's mean final accuracy. `progress` is called with
-    None when a run begins, and with its accuracy when it is done.
+    times are measured to where the baseline has 90 % of what it gains over its untrained encoder.
+    `progress` is called with None when a run begins, and with its accuracy when it is done.
     """
     if seeds < 1:
         raise ParameterError(f"seeds must be at least 1, got {seeds}")
@@ -92,8 +92,10 @@ def load_comparison(
     }
     baseline = selectors[0]
     if target is None:
-        finals = [summarise(run, target=1.0).final_accuracy for run in metrics[baseline]]
-        target = 0.9 * float(np.mean(finals))
+        runs = [summarise(run, target=1.0) for run in metrics[baseline]]
+        target = default_target(
+            [run.first_accuracy for run in runs], [run.final_accuracy for run in runs]
+        )
     summaries = {
         selector: tuple(summarise(run, target=target) for run in runs)
         for selector, runs in metrics.items()

@@ -10,6 +10,7 @@ from scipy import stats
 
 from eigenbatch.core.errors import ParameterError
 
+TARGET_SHARE = 0.9
 COLLAPSE_SIGMA = 0.99
 COLLAPSE_ALIGNMENT = 0.98
 
@@ -18,6 +19,7 @@ COLLAPSE_ALIGNMENT = 0.98
 class Summary:
     """What one run amounted to. Times include selection, cache refresh and evaluation."""
 
+    first_accuracy: float  # of the untrained encoder, where it was evaluated
     final_accuracy: float
     seconds: float
     seconds_to_target: float  # interpolated between evaluations; inf if never reached
@@ -48,6 +50,7 @@ def summarise(
     ranks = [line["sampler/participation_ratio"] for line in losses
              if "sampler/participation_ratio" in line]  # fmt: skip
     return Summary(
+        first_accuracy=curve[0][accuracy],
         final_accuracy=evaluated[-1][accuracy],
         seconds=seconds,
         seconds_to_target=first_crossing([line["seconds"] for line in curve], heights, target),
@@ -63,6 +66,12 @@ def summarise(
         selection_share=sum(line.get("sampler/seconds", 0.0) for line in losses) / seconds,
         mean_rank=float(np.mean(ranks)) if ranks else math.nan,
     )
+
+
+def default_target(first: Sequence[float], final: Sequence[float]) -> float:
+    """Where a baseline has 90 % of what it gains over its untrained encoder, mean over seeds."""
+    start, end = float(np.mean(first)), float(np.mean(final))
+    return start + TARGET_SHARE * (end - start)
 
 
 def first_crossing(places: Sequence[float], heights: Sequence[float], target: float) -> float:

@@ -14,12 +14,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
+from eigenbatch.experiments.statistics import TARGET_SHARE
 from eigenbatch.report.charts import SECTIONS
 from eigenbatch.report.data import chart_data, script_json
 from eigenbatch.report.downsample import BUCKETS
 from eigenbatch.report.findings import SEVERITIES, Episode
 from eigenbatch.report.groups import differing, group, names
-from eigenbatch.report.paired import TARGET, pairings
+from eigenbatch.report.paired import pairings
 from eigenbatch.report.runs import Claim, ReportError, Run, find_folders, load, stamp
 
 COLOURS = 7  # --series-0 and on in page.css
@@ -71,7 +72,7 @@ def render(folders: Sequence[Path], *, version: str = "", interval: float = 0) -
         differing=differing(runs),
         shared=_shared(runs),
         pairings=paired,
-        target=TARGET,
+        target=TARGET_SHARE,
         timelines=_timelines(runs, run_names),
         claims=claims,
         outcomes=OUTCOMES,

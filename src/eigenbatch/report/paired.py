@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import numpy as np
-
-from eigenbatch.experiments.statistics import PairedDifference, paired_difference
+from eigenbatch.experiments.statistics import (
+    PairedDifference,
+    default_target,
+    first_crossing,
+    paired_difference,
+)
 from eigenbatch.report.groups import Group
 from eigenbatch.report.runs import Run
 
 BASELINE = "random"
-TARGET = 0.9  # of the baseline's mean final accuracy: what time is measured to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,7 +63,7 @@ def _pairing(
         return None
     after = [treated[seed].final("knn") for seed in seeds]
     before = [reference[seed].final("knn") for seed in seeds]
-    target = TARGET * float(np.mean(before))
+    target = default_target([_first(reference[seed]) for seed in seeds], before)
     saved = [_time_saved(treated[seed], reference[seed], target) for seed in seeds]
     return Pairing(
         group=index,
@@ -89,11 +91,15 @@ def _time_saved(treated: Run, reference: Run, target: float) -> float:
     return 1 - _seconds_to(treated, target) / needed if needed else math.nan
 
 
+def _first(run: Run) -> float:
+    return float(run.evaluations["knn"].value[0])
+
+
 def _seconds_to(run: Run, target: float) -> float:
     """When the accuracy was first reached; NaN if it never was."""
     series = run.evaluations["knn"]
-    reached = np.flatnonzero(series.value >= target)
-    return float(series.seconds[reached[0]]) if len(reached) else math.nan
+    found = first_crossing(series.seconds.tolist(), series.value.tolist(), target)
+    return found if math.isfinite(found) else math.nan
 
 
 def _but_selector(settings: dict[str, Any]) -> str:
