@@ -126,6 +126,7 @@ def test_the_command_without_its_packages_says_what_to_install(package: str) -> 
         (["train", "--out", "runs"], (), "train"),
         (["train", "--out", "runs"], ("kornia",), "train"),
         (["demo", "--out", "runs"], ("sklearn",), "train"),
+        (["diagnose", "rows.safetensors"], ("safetensors",), "cli"),
     ],
 )
 @pytest.mark.slow
@@ -133,11 +134,19 @@ def test_a_command_without_its_extra_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments, hide, extra
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("rows.safetensors").touch()
     present = ("cli", "train", "report") if hide else ("cli",)
     done = command(arguments, *present, hide=hide)
     assert done.returncode == 2, done.stderr
     assert f"pip install 'eigenbatch[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("package", ["report", "train"])
+def test_a_package_without_its_extra_names_it(package: str) -> None:
+    done = python(f"import eigenbatch.{package}")
+    assert done.returncode == 1
+    assert f"pip install 'eigenbatch[{package}]'" in done.stderr
 
 
 @pytest.mark.slow

@@ -21,6 +21,8 @@ def load_embeddings(path: Path) -> Tensor:
         raise FileFormatError(f"{path}: no such file")
     try:
         stored = _read(path)
+    except ModuleNotFoundError:
+        raise
     except Exception as reason:  # whatever a damaged file does to a reader, it is the file
         text = str(reason).splitlines() or [type(reason).__name__]
         raise FileFormatError(f"{path}: {text[0]}") from reason

@@ -1,5 +1,7 @@
 """What to install when an optional package is absent: the extra that brings it."""
 
+from importlib.util import find_spec
+
 EXTRAS = {
     "jinja2": "report",
     "kornia": "train",
@@ -22,6 +24,20 @@ def remedy(module: str | None) -> str:
     if package not in EXTRAS:
         return f"{package} is not installed"
     return f"pip install 'eigenbatch[{EXTRAS[package]}]'"
+
+
+def require(*packages: str) -> None:
+    """Raise, with the command that installs it, if a package is absent; imports none of them."""
+    for package in packages:
+        if not _found(package):
+            raise ModuleNotFoundError(f"{package} is missing: {remedy(package)}", name=package)
+
+
+def _found(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ModuleNotFoundError, ValueError):  # hidden on purpose
+        return False
 
 
 def missing(package: str) -> ImportError:

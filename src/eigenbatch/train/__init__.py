@@ -1,1 +1,5 @@
 """Training contrastive models with spectrum-aware batches: one loop, small parts."""
+
+from eigenbatch.integrations.missing import require
+
+require("kornia", "lightning", "sklearn")
