@@ -9,8 +9,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: $(VENV)/cli,report,train.stamp
 	$(BIN)/eigenbatch demo
 
+# Two processes of one thread each: several threads a process wait for each other on few cores.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

@@ -108,9 +108,9 @@ def test_an_unreached_target_is_said_and_never_significant():
 
 FAST = {
     "random": 1.0, "p3": 1.5, "greedy-16": 1.1, "greedy-64": 1.5, "greedy-256": 1.5, "p1": 1.2,
-    "greedy-pool": 1.5, "recipe": 2.0, "p2": 1.3, "clustered": 1.0, "blend": 1.0,
+    "greedy-pool": 1.5, "recipe": 2.0, "recipe-2": 2.0, "p2": 1.3, "clustered": 1.0, "blend": 1.0,
 }  # fmt: skip
-SLOW = FAST | {"greedy-64": 0.9, "p3": 0.9, "recipe": 0.9}
+SLOW = FAST | {"greedy-64": 0.9, "p3": 0.9, "recipe-2": 0.9}
 
 
 @pytest.mark.parametrize("name", ["greedy-cifar", "wall-clock", "practical-recipe"])

@@ -20,7 +20,7 @@ from eigenbatch.select.difficulty import Blend, Clustered
 from eigenbatch.select.greedy import Greedy
 from eigenbatch.select.pool import PoolBalanced, PoolMax, PoolMin
 from eigenbatch.select.random import Random
-from eigenbatch.select.schedule import Schedule
+from eigenbatch.select.schedule import AfterBatches, Schedule
 from eigenbatch.select.selector import Selector
 from eigenbatch.train.data import (
     ImageFolder,
@@ -187,12 +187,12 @@ def parse_selector(name: str) -> Selector:
         "greedy": lambda value="64": Greedy(None if value == "pool" else int(value)),
         "clustered": lambda value="8": Clustered(int(value)),
         "blend": lambda value="0.5": Blend(float(value)),
-        "recipe": Schedule,
+        "recipe": lambda value=None: Schedule(when=AfterBatches(int(value)) if value else None),
     }
     if kind not in makers:
         raise ParameterError(
             f"unknown selector {name!r}: choose random, p1, p2, p3[-FRACTION], greedy[-PROBE], "
-            "greedy-pool, clustered[-SEEDS], blend[-WEIGHT] or recipe"
+            "greedy-pool, clustered[-SEEDS], blend[-WEIGHT] or recipe[-BATCHES]"
         )
     try:
         selector: Selector = makers[kind](argument) if argument else makers[kind]()  # type: ignore[operator]

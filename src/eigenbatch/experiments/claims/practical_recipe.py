@@ -10,39 +10,46 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PARTS = ("random", "p1", "p3", "greedy-64")
+WARMUP: dict[Scale, int] = {"smoke": 2, "small": 34, "paper": 3700}  # batches, 11 % of training
 
 
 def chunks(scale: Scale) -> list[Chunk]:
-    """The schedule and each of its parts alone."""
-    return policies(scale, ("recipe", *PARTS), FEWER_SEEDS)
+    """The recipe as printed, the recipe by the clock, and each of its parts alone."""
+    return policies(scale, ("recipe", f"recipe-{WARMUP[scale]}", *PARTS), FEWER_SEEDS)
 
 
 def judge(rows: list[Row]) -> Verdict:
-    """Time and accuracy against every part."""
+    """Time and accuracy of the recipe that switches after 11 % of training, against every part."""
     groups = facts.grouped(rows, "selector")
+    recipe = _by_the_clock(groups)
     time = facts.time_to(0.9 * facts.mean(groups["p3"], facts.accuracy))
-    savings = {name: facts.saved(groups["recipe"], groups[name], time) for name in PARTS}
-    gains = {name: facts.gain(groups["recipe"], groups[name], facts.accuracy) for name in PARTS}
+    savings = {name: facts.saved(recipe, groups[name], time) for name in PARTS}
+    gains = {name: facts.gain(recipe, groups[name], facts.accuracy) for name in PARTS}
+    stuck = all(a["knn"] == b["knn"] for a, b in zip(groups["recipe"], groups["p3"], strict=True))
     return facts.graded(
         {"the recipe is faster than Random": facts.better(savings["random"])},
         {
             "it is faster than each part alone": all(facts.better(d) for d in savings.values()),
             "it is as accurate": not any(d.significant and d.mean < 0 for d in gains.values()),
         },
-        "time saved against: " + facts.listed(savings)
-        + "; accuracy: " + facts.listed(gains),
-        "The printed switch at an isotropy gap of 5 % lies below what a batch can show: the "
-        "schedule also switches when the rank has stopped growing.",
+        f"time saved against: {facts.listed(savings)}; accuracy: {facts.listed(gains)}",
+        "As printed, with a switch at an isotropy gap of 5 %, it never switches: it is P3, bit for "
+        "bit." if stuck else "As printed, the recipe did switch.",
     )  # fmt: skip
+
+
+def _by_the_clock(groups: dict[str, list[Row]]) -> list[Row]:
+    return next(rows for name, rows in groups.items() if name.startswith("recipe-"))
 
 
 def draw(rows: list[Row], figure: "Figure") -> None:
     """Gains over each part."""
     groups = facts.grouped(rows, "selector")
+    recipe = _by_the_clock(groups)
     axes = figure.subplots()
-    gains = [facts.gain(groups["recipe"], groups[name], facts.accuracy) for name in PARTS]
+    gains = [facts.gain(recipe, groups[name], facts.accuracy) for name in PARTS]
     facts.draw_differences(
-        axes, PARTS, gains, "accuracy of the recipe over this policy alone, points"
+        axes, PARTS, gains, "accuracy of P3, then Greedy-64, over this policy alone, points"
     )
     axes.set_title("Blue: significant at 95 %; grey: not", fontsize=10)
 
@@ -52,9 +59,9 @@ CLAIM = training_claim(
     section="Computational Efficiency, Practical recipe",
     statement="A warm-up with P1/P3 and a switch to Greedy-64 is the best of both.",
     printed="no figure given",
-    criterion="The recipe saves time against Random significantly; and against each part, without "
-    "losing accuracy.",
-    runs="5 policies",
+    criterion="P3 for the first 11 % of training (15 of 137 epochs), then Greedy-64, saves time "
+    "against Random significantly; and against each part, without losing accuracy.",
+    runs="6 policies",
     chunks=chunks,
     judge=judge,
     draw=draw,
