@@ -8,8 +8,9 @@ from eigenbatch.experiments.claim import Place
 from eigenbatch.experiments.registry import NAMES, claim
 from eigenbatch.experiments.reproduce import ClaimRun, reproduce
 from eigenbatch.experiments.run_directory import RunError
+from eigenbatch.experiments.statistics import paired_difference
 from eigenbatch.experiments.training_chunks import moco_chunk, training_chunk
-from eigenbatch.experiments.training_facts import grouped, percent, saved
+from eigenbatch.experiments.training_facts import beside, grouped, percent, saved
 
 TRAINING = [name for name in NAMES if claim(name).needs_images]
 
@@ -272,3 +273,9 @@ def test_a_short_run_of_alignment_starts_afresh(tmp_path):
     place = Place(tmp_path)
     first = claim("alignment-gradient").compute(chunk, place)
     assert claim("alignment-gradient").compute(chunk, place) == first
+
+
+@pytest.mark.parametrize(("printed", "words"), [(0.3, "excludes"), (0.01, "does not exclude")])
+def test_a_note_says_whether_the_printed_figure_is_still_possible(printed, words):
+    difference = paired_difference([0.01, 0.02, 0.0], [0.0, 0.0, 0.0])
+    assert f"{words} the printed" in beside(difference, printed)

@@ -132,6 +132,14 @@ def better(difference: PairedDifference) -> bool:
     return difference.significant and difference.mean > 0
 
 
+def beside(difference: PairedDifference, printed: float) -> str:
+    """Whether the interval leaves room for the printed figure: no effect found is not none."""
+    excluded = not difference.low <= printed <= difference.high
+    return (
+        f"The interval {'excludes' if excluded else 'does not exclude'} the printed {printed:+.0%}."
+    )
+
+
 def graded(
     main: Mapping[str, bool], rest: Mapping[str, bool], measured: str, note: str = ""
 ) -> Verdict:
