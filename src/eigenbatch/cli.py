@@ -252,7 +252,9 @@ def report(
     watch: Annotated[
         bool, typer.Option("--watch", help="Serve on 127.0.0.1 and renew while training runs.")
     ] = False,
-    port: Annotated[int, typer.Option(help="Port for --watch; 0 takes a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(help="Port for --watch; 0 takes a free one.", min=0, max=65535)
+    ] = 0,
 ) -> None:
     """Turn runs into one page that opens offline, or follow them while they train."""
     terminal: Terminal = context.obj
@@ -260,7 +262,7 @@ def report(
         if watch:
             from eigenbatch.report.serve import serve
 
-            serve(runs, port=port, ready=lambda url: terminal.say(f"{url}  (Ctrl-C ends)"))
+            serve(runs, port=port, ready=lambda url: print(f"{url}  (Ctrl-C ends)", flush=True))
             return
         from eigenbatch.report.build import build
 

@@ -105,10 +105,10 @@ def show_comparison(result: "Comparison", console: Console) -> None:
         )
     console.print(gains, curves)
     console.print(
-        "time, saved, epochs: to the target (90 % of what the first selector gains over an "
-        "untrained encoder), selection included, - if a run missed it; AUAC, AULC: areas under the "
-        "curves of accuracy and loss; sigma: peak top eigenvalue, !N if N runs collapsed; share: "
-        "of time spent on selection",
+        "time, saved, epochs: to the target, selection included; - if a run missed it or began "
+        "there. Unless given, the target is 90 % of what the first selector gains over an "
+        "untrained encoder. AUAC, AULC: areas under the curves of accuracy and loss; sigma: peak "
+        "top eigenvalue, !N if N runs collapsed; share: of time spent on selection",
         style="dim",
     )
     if not any(e.accuracy_gain.significant or e.time_saved.significant for e in result.entries[1:]):

@@ -98,7 +98,17 @@ def test_bad_comparisons_raise_before_any_run(tmp_path, selectors, seeds, messag
 
 
 @pytest.mark.parametrize(
-    ("target", "place"), [(0.0, 0.0), (0.3, 1.0), (0.35, 1.5), (0.4, 2.0), (0.41, math.inf)]
+    ("target", "place"), [(0.0, math.nan), (0.3, 1.0), (0.35, 1.5), (0.4, 2.0), (0.41, math.inf)]
 )
 def test_a_curve_crosses_its_target_between_two_points(target, place):
-    assert first_crossing([0, 1, 2, 3], [0.2, 0.3, 0.4, 0.38], target) == pytest.approx(place)
+    found = first_crossing([0, 1, 2, 3], [0.2, 0.3, 0.4, 0.38], target)
+    assert found == pytest.approx(place, nan_ok=True)
+
+
+def test_a_run_that_diverges_has_no_loss_area():
+    lines = [
+        {"step": i, "epoch": i // 2, "seconds": 1.0, "loss": None if i > 2 else 5.0}
+        for i in range(1, 5)
+    ]
+    lines.append({"step": 5, "epoch": 2, "seconds": 2.0, "knn": 0.5})
+    assert math.isnan(summarise(lines, target=0.4).loss_area)

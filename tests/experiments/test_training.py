@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 
 import pytest
 import torch
@@ -33,11 +34,26 @@ class StopAfter(Observer):
 
 
 class Crash(Observer):
-    """A run killed without a chance to say anything: no checkpoint at the end."""
+    """An error in the middle of a step."""
 
     def on_step(self, training, step):
         if training.step == 7:
-            raise KeyboardInterrupt
+            raise MemoryError
+
+
+class CtrlC(Observer):
+    """Ctrl-C in the middle of a step or of what follows an epoch."""
+
+    def __init__(self, step=None, epoch=None):
+        self.step, self.epoch = step, epoch
+
+    def on_step(self, training, step):
+        if training.step == self.step:
+            signal.raise_signal(signal.SIGINT)
+
+    def on_epoch(self, training):
+        if training.epoch == self.epoch:
+            signal.raise_signal(signal.SIGINT)
 
 
 def run(config, path, **options):
@@ -91,11 +107,43 @@ def test_a_run_learns_and_writes_what_it_did(tmp_path):
     assert any("sampler/participation_ratio" in line for line in metrics)
 
 
-def test_an_interruption_saves_and_can_be_resumed(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        run(SMALL, tmp_path / "run", observers=[Crash()])
-    assert load_safely(tmp_path / "run" / "checkpoint.pt")["step"] == 7
-    assert run(SMALL, tmp_path / "run", resume=True).finished
+def steps_and_facts(directory):
+    return [reproducible(line, 0) for line in directory.read_metrics()]
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "saved"),
+    [
+        (CtrlC(step=7), KeyboardInterrupt, 7),
+        (CtrlC(epoch=1), KeyboardInterrupt, 5),
+        (CtrlC(epoch=2), KeyboardInterrupt, 10),
+        (Crash(), MemoryError, 5),  # back to the end of the epoch before
+    ],
+    ids=["step", "epoch", "last epoch", "error"],
+)
+def test_however_a_run_ends_the_resumed_one_misses_nothing(tmp_path, end, error, saved):
+    config = dataclasses.replace(SMALL, evaluate_every=1)
+    whole = run(config, tmp_path / "whole")
+    with pytest.raises(error):
+        run(config, tmp_path / "run", observers=[end])
+    assert load_safely(tmp_path / "run" / "checkpoint.pt")["step"] == saved
+    resumed = run(config, tmp_path / "run", resume=True)
+    assert steps_and_facts(resumed) == steps_and_facts(whole)
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
+    whole = run(SMALL, tmp_path / "whole")
+    run(SMALL, tmp_path / "run", observers=[StopAfter(3)])
+    (tmp_path / "run" / "checkpoint.pt").unlink()
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "lo')
+    assert steps_and_facts(run(SMALL, tmp_path / "run", resume=True)) == steps_and_facts(whole)
+
+
+def test_a_run_in_use_is_left_alone(tmp_path):
+    directory = run(SMALL, tmp_path, observers=[StopAfter(1)])
+    with directory.locked(), pytest.raises(RunError, match="in use by another process"):
+        run(SMALL, tmp_path, resume=True)
 
 
 def test_another_run_is_never_overwritten(tmp_path):

@@ -53,6 +53,7 @@ from eigenbatch.train.views import Views
 class Assembled:
     """A run ready to start."""
 
+    config: TrainConfig
     training: Training
     views: Views
     sampler: SpectralBatchSampler
@@ -103,7 +104,7 @@ def assemble(config: TrainConfig, fabric: Fabric) -> Assembled:
         loader=loader,
         epochs=config.epochs,
     )
-    return Assembled(training, views, sampler, cache, method, (train, test), transfer)
+    return Assembled(config, training, views, sampler, cache, method, (train, test), transfer)
 
 
 def load_data(config: TrainConfig, split: Split) -> LabelledImages:

@@ -50,7 +50,9 @@ def _largest(out: Path, name: str) -> dict[str, Any] | None:
         if (directory / "verdict.json").exists():
             record: dict[str, Any] = json.loads((directory / "verdict.json").read_text())
             manifest = json.loads((directory / "manifest.json").read_text())
-            return record | {"commit": manifest["commit"], "directory": directory}
+            made, judged = manifest["commit"], record.get("judged")
+            commit = made if judged in (None, made) else f"{made}, judged at {judged}"
+            return record | {"commit": commit, "directory": directory}
     return None
 
 

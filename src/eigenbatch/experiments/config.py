@@ -67,6 +67,8 @@ class TrainConfig:
         for name in ("batch_size", "epochs", "image_size", "evaluate_every", "width", "dim"):
             if getattr(self, name) < 1:
                 raise ParameterError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.read_every is not None and self.read_every < 1:
+            raise ParameterError(f"read_every must be at least 1 or none, got {self.read_every}")
         if self.encoder != "convnet" and self.width % 8:
             raise ParameterError(
                 f"width must be a multiple of 8 for {self.encoder}, got {self.width}: oneDNN's "

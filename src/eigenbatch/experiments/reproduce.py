@@ -6,13 +6,15 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from eigenbatch.experiments.claim import Chunk, Claim, Compute, Place, Row, Scale
-from eigenbatch.experiments.run_directory import RunDirectory, RunError
+from eigenbatch.experiments.run_directory import RunDirectory, RunError, provenance
 
 Key = tuple[Compute, str]  # what makes two chunks the same work
 
@@ -68,16 +70,18 @@ class ClaimRun:
         line = {"chunk": _key(chunk), "seconds": seconds, "rows": rows}
         if _rank():
             return
-        with self.directory.metrics.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        with self.directory.metrics.open("ab+") as file:
+            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                file.write(b"\n")  # a line that a crash cut off
+            file.write(json.dumps(line).encode() + b"\n")
 
     def conclude(self) -> dict[str, Any]:
         """Judge, draw and write both; the record of the verdict."""
         chunks = self.claim.chunks(self.scale)
         done = self.done()
         rows = [row for chunk in chunks for row in done[_key(chunk)]]
-        seeds = len({chunk.settings.get("seed", 0) for chunk in chunks})
-        record = self.claim.record(self.claim.judge(rows), self.scale, seeds)
+        record = self.claim.record(self.claim.judge(rows), self.scale, _least_seeds(chunks))
+        record["judged"] = provenance()["commit"]
         _draw(self.claim, rows, self.figure)
         partial = self.verdict.with_suffix(".partial")
         partial.write_text(json.dumps(record, indent=2) + "\n")
@@ -103,10 +107,11 @@ def reproduce(
     for claim in claims:
         if claim.needs_images and data_dir is None and scale != "smoke":
             raise RunError(
-                f"{claim.name} trains on CIFAR-10 at scale {scale}: give --data-dir, the folder "
-                "that holds cifar-10-batches-py (or use --scale smoke, which needs no data)"
+                f"{claim.name} at scale {scale} needs images ({claim.size[scale]}): give "
+                "--data-dir, the folder that holds them or cifar-10-batches-py; --scale smoke "
+                "needs none"
             )
-    runs = [ClaimRun.open(claim, scale, out) for claim in claims]
+    runs = [ClaimRun.open(claim, scale, out) for claim in {c.name: c for c in claims}.values()]
     waiting: dict[Key, list[ClaimRun]] = {}
     chunks: dict[Key, Chunk] = {}
     for run in runs:
@@ -115,7 +120,8 @@ def reproduce(
             waiting.setdefault(key, []).append(run)
             chunks[key] = chunk
     open_chunks = {run.claim.name: len(run.pending()) for run in runs}
-    yield from (run.conclude() for run in runs if not open_chunks[run.claim.name])
+    if not _rank():
+        yield from (run.conclude() for run in runs if not open_chunks[run.claim.name])
     work = {
         key: (key[0], chunks[key], Place(out / scale / "training", data_dir)) for key in waiting
     }
@@ -141,12 +147,32 @@ def _results(
         multiprocessing.get_context("spawn"),
         initializer=_single_thread,
     )
+    running: dict[Future[tuple[list[Row], float]], Key] = {}
+    waiting = iter(work.items())
     try:
-        futures = {processes.submit(_timed, *arguments): key for key, arguments in work.items()}
-        for future in as_completed(futures):
-            yield futures[future], *future.result()
+        while True:  # no more at a time than there are processes: an interruption starts no other
+            for key, arguments in islice(waiting, jobs - len(running)):
+                running[processes.submit(_timed, *arguments)] = key
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), *future.result()
+    except BrokenProcessPool as reason:
+        raise RunError(
+            "a worker was killed: is there enough memory for --jobs processes?"
+        ) from reason
     finally:
         processes.shutdown(wait=True, cancel_futures=True)
+
+
+def _least_seeds(chunks: Sequence[Chunk]) -> int:
+    """Seeds of the setting that has fewest."""
+    seeds: dict[str, set[Any]] = {}
+    for chunk in chunks:
+        rest = {name: value for name, value in chunk.settings.items() if name != "seed"}
+        key = json.dumps(rest, sort_keys=True)
+        seeds.setdefault(key, set()).add(chunk.settings.get("seed", 0))
+    return min(len(found) for found in seeds.values())
 
 
 def _timed(compute: Compute, chunk: Chunk, place: Place) -> tuple[list[Row], float]:
@@ -175,6 +201,11 @@ def _single_thread() -> None:
 
 
 def _cores() -> int:
+    """Processes to use: one a core, or a single one where a GPU does the work."""
+    import torch
+
+    if torch.cuda.is_available():
+        return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

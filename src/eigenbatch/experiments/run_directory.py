@@ -3,6 +3,8 @@
 import json
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -65,6 +67,20 @@ class RunDirectory:
         if changed:
             differences = ", ".join(f"{k}: {old} -> {new}" for k, (old, new) in changed.items())
             raise RunError(f"{self.path} was begun with other settings ({differences})")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out of the run while this one works on it."""
+        with (self.path / "lock").open("w") as file:
+            try:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except ImportError:  # no such locks on this system
+                pass
+            except BlockingIOError:
+                raise RunError(f"{self.path} is in use by another process") from None
+            yield
 
     def forget_after(self, step: int) -> None:
         """Drop metrics later than a checkpoint: a resumed run writes them again, the same."""

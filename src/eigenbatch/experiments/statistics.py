@@ -44,7 +44,7 @@ def summarise(
     heights = [line[accuracy] for line in curve]
     by_epoch: dict[int, list[float]] = {}
     for line in losses:
-        by_epoch.setdefault(line["epoch"], []).append(line["loss"])
+        by_epoch.setdefault(line["epoch"], []).append(number(line["loss"]))
     readings = [line for line in metrics if "spectral/sigma_hat" in line]
     seconds = metrics[-1]["seconds"]
     ranks = [line["sampler/participation_ratio"] for line in losses
@@ -68,6 +68,11 @@ def summarise(
     )
 
 
+def number(value: float | None) -> float:
+    """A value of a metrics line; NaN where it was not finite."""
+    return math.nan if value is None else value
+
+
 def default_target(first: Sequence[float], final: Sequence[float]) -> float:
     """Where a baseline has 90 % of what it gains over its untrained encoder, mean over seeds."""
     start, end = float(np.mean(first)), float(np.mean(final))
@@ -75,12 +80,15 @@ def default_target(first: Sequence[float], final: Sequence[float]) -> float:
 
 
 def first_crossing(places: Sequence[float], heights: Sequence[float], target: float) -> float:
-    """Where a curve first reaches `target`, linear between its points; inf if it never does."""
+    """Where a curve first reaches `target`, linear between its points; inf if it never does.
+
+    NaN if it begins there: nothing had to be learnt.
+    """
     for i, height in enumerate(heights):
         if height < target:
             continue
         if i == 0:
-            return places[0]
+            return math.nan
         share = (target - heights[i - 1]) / (height - heights[i - 1])
         return places[i - 1] + share * (places[i] - places[i - 1])
     return math.inf

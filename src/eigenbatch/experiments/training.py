@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -48,7 +49,7 @@ class LastLine(Observer):
 
     def on_end(self, training: Training) -> None:
         """Write the closing line unless the run was cut short."""
-        if training.epoch >= training.epochs:
+        if training.epoch >= training.epochs and not training.failed:
             self.metrics.record(training, **evaluate(self.run, probes=True), finished=1)
 
 
@@ -92,15 +93,32 @@ def train(
     else:
         directory.check_free()
     run = assemble(config, fabric)
-    if not resume and fabric.global_rank == 0:
-        directory.create(config, device=str(fabric.device))
     monitor = SpectralMonitor(config.tau, every=config.read_every or max(1, len(run.sampler) // 2))
     parts: dict[str, Stateful] = {"cache": run.cache, "monitor": monitor}
     checkpoint = Checkpoint(directory.checkpoint, run.sampler, parts)
+    first = fabric.global_rank == 0
+    if not resume and first:
+        directory.create(config, device=str(fabric.device))
     if resume and directory.checkpoint.exists():
         checkpoint.load(run.training)
-        directory.forget_after(run.training.step)
-    events = Events(directory.path, run.training.step) if fabric.global_rank == 0 else None
+    if resume and first:
+        directory.forget_after(run.training.step if run.training.step else -1)
+    with directory.locked() if first else nullcontext():
+        _fit(run, directory, monitor, checkpoint, observers, console)
+    return directory
+
+
+def _fit(
+    run: Assembled,
+    directory: RunDirectory,
+    monitor: SpectralMonitor,
+    checkpoint: Checkpoint,
+    observers: Sequence[Observer],
+    console: Console | None,
+) -> None:
+    """Train with everything that watches a run."""
+    first, config = run.training.fabric.global_rank == 0, run.config
+    events = Events(directory.path, run.training.step) if first else None
     metrics = Metrics(directory.metrics, run.sampler, also=events)
     watched: list[Observer] = [
         RefreshCache(run.cache),
@@ -110,10 +128,10 @@ def train(
         checkpoint,
         LastLine(run, metrics),
     ]
-    if console is not None and fabric.global_rank == 0:
-        watched.append(ProgressBar(run.sampler, f"{path.parent.name}/{path.name}", console))
+    if console is not None and first:
+        name = f"{directory.path.parent.name}/{directory.path.name}"
+        watched.append(ProgressBar(run.sampler, name, console))
     fit(run.training, run.views, [*watched, *observers])
-    return directory
 
 
 def _fabric(accelerator: str, devices: int | str, precision: Precision) -> Fabric:

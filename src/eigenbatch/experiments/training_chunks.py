@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from eigenbatch.experiments.claim import Chunk, Claim, Compute, Place, Row, Scale
+from eigenbatch.experiments.statistics import number
 
 SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 5, "paper": 5}
 FEWER_SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 3, "paper": 3}
@@ -85,18 +86,24 @@ def trained(chunk: Chunk, place: Place, **arguments: Any) -> list[dict[str, Any]
 
     config = TrainConfig(data_dir=place.data_dir, **chunk.settings)
     directory = RunDirectory(place.runs / chunk.name)
-    train(config, directory.path, resume=directory.manifest.exists(), **arguments)
+    train(config, directory.path, resume=directory.manifest.exists(), devices=1, **arguments)
     return directory.read_metrics()
 
 
 def facts(metrics: Sequence[Mapping[str, Any]]) -> Row:
-    """What claims ask about a run. Times are processor time: two runs share noisy cores."""
+    """What claims ask about a run.
+
+    Without a GPU times are processor time: two runs share noisy cores, and all work is done there.
+    """
+    import torch
+
+    clock = "seconds" if torch.cuda.is_available() else "cpu_seconds"
     evaluated = [line for line in metrics if "knn" in line and "finished" not in line]
     losses = [line for line in metrics if "loss" in line]
     readings = [line for line in metrics if "spectral/gradient" in line]
     by_epoch: dict[int, list[float]] = {}
     for line in losses:
-        by_epoch.setdefault(line["epoch"], []).append(line["loss"])
+        by_epoch.setdefault(line["epoch"], []).append(number(line["loss"]))
     ranks = [
         line["sampler/participation_ratio"]
         for line in losses
@@ -104,7 +111,7 @@ def facts(metrics: Sequence[Mapping[str, Any]]) -> Row:
     ]
     return {
         "epochs": [line["epoch"] for line in evaluated],
-        "times": [line["cpu_seconds"] for line in evaluated],
+        "times": [line[clock] for line in evaluated],
         "knn": [line["knn"] for line in evaluated],
         "rankme": [line["rankme"] for line in evaluated],
         "losses": [float(np.mean(values)) for values in by_epoch.values()],

@@ -110,21 +110,18 @@ def _paired(
     return [quantity(row) for row in both], [by_seed[row["seed"]] for row in both]
 
 
-def percent(difference: PairedDifference) -> str:
-    """A difference of shares, with its interval, e.g. "+1.2 % ± 0.8"."""
+def percent(difference: PairedDifference, unit: str = "%") -> str:
+    """A difference of shares, with its interval, e.g. "+1.2 % ± 0.8"; unit: "%" or "points"."""
     if not math.isfinite(difference.mean):
-        return "target not reached in every run"
+        return "without a time in some run"
     half = 100 * difference.half_width
-    return (
-        f"{100 * difference.mean:+.1f} % ± {half:.1f}"
-        if math.isfinite(half)
-        else (f"{100 * difference.mean:+.1f} %")
-    )
+    text = f"{100 * difference.mean:+.1f} {unit}"
+    return f"{text} ± {half:.1f}" if math.isfinite(half) else text
 
 
-def listed(differences: Mapping[Any, PairedDifference]) -> str:
+def listed(differences: Mapping[Any, PairedDifference], unit: str = "%") -> str:
     """Differences with their names."""
-    return ", ".join(f"{name} {percent(one)}" for name, one in differences.items())
+    return ", ".join(f"{name} {percent(one, unit)}" for name, one in differences.items())
 
 
 def better(difference: PairedDifference) -> bool:

@@ -213,6 +213,12 @@ def _eigenvalues(value: Any) -> Floats:
     return row
 
 
+VERDICT = (
+    "claim", "section", "statement", "printed", "criterion", "outcome", "measured", "note", "scale",
+    "seeds", "size",
+)  # fmt: skip
+
+
 def _load_claim(folder: Path, settings: dict[str, Any]) -> Claim:
     if (folder / "verdict.json").exists():
         verdict, problems = _read_object(folder / "verdict.json")
@@ -223,8 +229,10 @@ def _load_claim(folder: Path, settings: dict[str, Any]) -> Claim:
     if content is not None and not content.startswith(PNG):
         content = None
         problems.append("figure.png is not a PNG image")
-    text = {key: value if isinstance(value, str) else json.dumps(value)
-            for key, value in (settings | verdict).items()}  # fmt: skip
+    text = dict.fromkeys(VERDICT, "") | {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in (settings | verdict).items()
+    }
     return Claim(folder=folder, verdict=text, figure=content, problems=tuple(problems))
 
 

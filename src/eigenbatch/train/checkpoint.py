@@ -19,7 +19,7 @@ class CheckpointError(ValueError):
 
 
 class Checkpoint(Observer):
-    """Saves after every `every` epochs, and at the end or on an interruption.
+    """Saves after every `every` epochs, and at the end or on an interruption by the user.
 
     parts: what else has a state: the cache, a monitor.
     path: the file, replaced each time: a crash leaves the old or the new one, never half of one.
@@ -41,8 +41,9 @@ class Checkpoint(Observer):
             self.save(training)
 
     def on_end(self, training: Training) -> None:
-        """Save where the run stands, whatever ended it."""
-        self.save(training)
+        """Save where the run stands; after an error the last whole epoch's checkpoint stays."""
+        if not training.failed:
+            self.save(training)
 
     def save(self, training: Training) -> None:
         """Write the checkpoint; only rank 0 touches the disk."""

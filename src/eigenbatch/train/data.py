@@ -57,7 +57,7 @@ class Chosen(Dataset[Sample]):
 
 
 def balanced(data: "LabelledImages", count: int) -> Chosen:
-    """`count` images, as many of each class as the others, always the same ones."""
+    """About `count` images, as many of each class as the others, always the same ones."""
     share = torch.ones(len(data.classes))
     return Chosen(data, _drawn(data.labels, share, count))
 

@@ -1,5 +1,7 @@
 """The one training loop. It knows no method, no selector and no schedule of what to watch."""
 
+import signal
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -68,6 +70,7 @@ class Training:
     batch: int = 0  # consumed in this epoch
     step: int = 0  # updates made
     stop: bool = False  # set by an observer: end after this batch
+    failed: bool = False  # an error ended the run, perhaps in the middle of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,31 +96,65 @@ class Observer:
         """Called after every epoch; `training.epoch` counts finished ones."""
 
     def on_end(self, training: Training) -> None:
-        """Called once at the end, also after an interruption."""
+        """Called once at the end, also after an interruption or an error."""
 
 
 def fit(training: Training, views: Views, observers: Sequence[Observer] = ()) -> None:
-    """Train until `training.epochs` epochs are done, from wherever `training` stands."""
-    for observer in observers:
-        observer.on_start(training)
-    try:
-        while training.epoch < training.epochs and not training.stop:
-            training.loader.batch_sampler.set_epoch(training.epoch)
-            training.method.train()
-            for ids, outcome, seconds, waited in _updates(training, views):
-                training.batch += 1
-                training.step += 1
-                step = Step(ids, outcome, seconds, waited)
-                for observer in observers:
-                    observer.on_step(training, step)
-                if training.stop:
-                    return
-            training.epoch, training.batch = training.epoch + 1, 0
-            for observer in observers:
-                observer.on_epoch(training)
-    finally:
+    """Train until `training.epochs` epochs are done, from wherever `training` stands.
+
+    Ctrl-C is answered after the step or evaluation that it falls into, a second one at once.
+    """
+    with _Interruption(training):
         for observer in observers:
-            observer.on_end(training)
+            observer.on_start(training)
+        try:
+            _epochs(training, views, observers)
+        except BaseException:
+            training.failed = True
+            raise
+        finally:
+            for observer in observers:
+                observer.on_end(training)
+
+
+def _epochs(training: Training, views: Views, observers: Sequence[Observer]) -> None:
+    while training.epoch < training.epochs and not training.stop:
+        training.loader.batch_sampler.set_epoch(training.epoch)
+        training.method.train()
+        for ids, outcome, seconds, waited in _updates(training, views):
+            training.batch += 1
+            training.step += 1
+            step = Step(ids, outcome, seconds, waited)
+            for observer in observers:
+                observer.on_step(training, step)
+            if training.stop:
+                return
+        training.epoch, training.batch = training.epoch + 1, 0
+        for observer in observers:
+            observer.on_epoch(training)
+
+
+class _Interruption:
+    """Turns Ctrl-C into `training.stop`, and into KeyboardInterrupt once all is in order."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._noted = False
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, *_: object) -> None:
+        if self._noted:
+            raise KeyboardInterrupt
+        self._noted = self._training.stop = True
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._before)
+        if self._noted and (kind is None or issubclass(kind, Exception)):
+            raise KeyboardInterrupt
 
 
 def _updates(training: Training, views: Views) -> Iterable[tuple[Tensor, Outcome, float, float]]:

@@ -72,8 +72,14 @@ class SimCLR(Method):
         anchors = keys[itself]
         positive = itself.view(2, -1).flip(0).flatten()
         loss = self._loss(anchors, keys, itself, positive, labels)
-        z1, z2 = anchors.detach().chunk(2)
-        return Outcome(loss=loss, embeddings=z1, contrast=lambda: Contrast.paired(z1, z2))
+        own = anchors.detach()[: len(first)]
+        both = keys.detach().reshape(-1, 2, len(first), keys.shape[1])  # (processes, view, b, d)
+
+        def contrast() -> Contrast:
+            z1, z2 = both.unbind(1)
+            return Contrast.paired(z1.flatten(0, 1), z2.flatten(0, 1))
+
+        return Outcome(loss=loss, embeddings=own, contrast=contrast)
 
     def _loss(
         self, anchors: Tensor, keys: Tensor, itself: Tensor, positive: Tensor, labels: Tensor

@@ -72,18 +72,17 @@ class Metrics(Observer):
         )
 
     def record(self, training: Training, **values: Any) -> None:
-        """Append one line, without what is not finite; only rank 0 writes."""
+        """Append one line, without what is not finite (a loss becomes null); rank 0 only."""
         if training.fabric.global_rank:
             return
-        line = (
-            {"step": training.step, "epoch": training.epoch}
-            | self.clocks()
-            | {
-                name: value
-                for name, value in values.items()
-                if not isinstance(value, float) or math.isfinite(value)
-            }
-        )
+        facts = {
+            name: value
+            for name, value in values.items()
+            if not isinstance(value, float) or math.isfinite(value)
+        }
+        if "loss" in values:
+            facts.setdefault("loss", None)
+        line = {"step": training.step, "epoch": training.epoch} | self.clocks() | facts
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         if self.also is not None:

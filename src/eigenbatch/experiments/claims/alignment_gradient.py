@@ -49,14 +49,14 @@ def compute(chunk: Chunk, place: Place) -> list[Row]:
                 training.stop = True
                 return
             values = infonce(step.outcome.contrast(), chunk.settings["tau"])
-            norms = values.squared_gradient.sqrt().double().numpy()
+            norms = values.squared_gradient.sqrt().double().cpu().numpy()
             contrast = values.contrast
             positives = contrast.keys[contrast.positive]
-            cosines = (contrast.anchors * positives).sum(1).double().numpy()
+            cosines = (contrast.anchors * positives).sum(1).double().cpu().numpy()
             if self.first is None:
                 self.first = float(norms.mean())
             where = np.clip(np.digitize(cosines, EDGES) - 1, 0, len(self.counts) - 1)
-            floors = (1 - values.alignment.double().numpy()) / chunk.settings["tau"]
+            floors = (1 - values.alignment.double().cpu().numpy()) / chunk.settings["tau"]
             np.add.at(self.counts, where, 1)
             np.add.at(self.norms, where, norms / self.first)
             np.add.at(self.floors, where, floors / self.first)

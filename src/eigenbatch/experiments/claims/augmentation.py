@@ -31,8 +31,8 @@ def judge(rows: list[Row]) -> Verdict:
     return facts.graded(
         {"Greedy-64 saves time at every strength": all(facts.better(d) for d in savings.values())},
         {"between 10 and 20 %": all(0.1 <= d.mean <= 0.2 for d in savings.values())},
-        "time saved: " + ", ".join(f"{s:g}x {facts.percent(d)}" for s, d in savings.items())
-        + "; accuracy: " + ", ".join(f"{s:g}x {facts.percent(d)}" for s, d in gains.items()),
+        f"time saved at each strength: {facts.listed(savings)}; "
+        f"accuracy: {facts.listed(gains, 'points')}",
         facts.beside(savings[1.0], 0.15),
     )  # fmt: skip
 

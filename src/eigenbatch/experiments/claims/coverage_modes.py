@@ -28,7 +28,7 @@ def judge(rows: list[Row]) -> Verdict:
     return facts.graded(
         {"Greedy-64 gains accuracy in some mode": any(facts.better(d) for d in gains.values())},
         {"in every mode": all(facts.better(d) for d in gains.values())},
-        "accuracy of Greedy-64 over Random: " + facts.listed(gains),
+        "accuracy of Greedy-64 over Random: " + facts.listed(gains, "points"),
         "free: batches from any pool, images may be skipped; epoch: every image once an epoch; "
         "stream: every image soon. The paper does not say which it uses.",
     )

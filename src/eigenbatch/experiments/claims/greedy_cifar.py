@@ -40,7 +40,7 @@ def judge(rows: list[Row]) -> Verdict:
             "no collapse": not any(facts.collapsed(row) for row in rows),
         },
         f"Greedy-64 saves {facts.percent(saving)} of the time to {target:.3f}; "
-        "final accuracy against Random: " + facts.listed(gains)
+        "final accuracy against Random: " + facts.listed(gains, "points")
         + f"; AUAC Random {facts.mean(groups['random'], facts.accuracy_area):.3f}, "
         f"Greedy-64 {facts.mean(groups['greedy-64'], facts.accuracy_area):.3f}, "
         f"P3 {facts.mean(groups['p3'], facts.accuracy_area):.3f}",

@@ -57,7 +57,7 @@ def judge(rows: list[Row]) -> Verdict:
         f"epochs saved to {target:.3f}: "
         + facts.listed(epochs)
         + "; accuracy: "
-        + facts.listed(gains),
+        + facts.listed(gains, "points"),
         f"{facts.beside(epochs['p3'], 0.092)} With a queue the negatives come from earlier "
         "batches: a selected batch changes only the positives now, and the queue later. A pool of "
         "two batches leaves little to choose from.",

@@ -40,12 +40,12 @@ def judge(rows: list[Row]) -> Verdict:
             "equal final accuracy": not any(one.significant for one in gains.values()),
             "no collapse": not any(facts.collapsed(row) for row in rows),
         },
-        "loss area against uniform: "
-        + ", ".join(f"{name.upper()} {facts.percent(one)} lower" for name, one in faster.items())
+        "loss area lower than uniform by "
+        + facts.listed(faster)
         + "; peak sigma "
         + ", ".join(f"{name} {value:.2f}" for name, value in peaks.items())
         + "; accuracy "
-        + ", ".join(f"{name.upper()} {facts.percent(one)}" for name, one in gains.items()),
+        + facts.listed(gains, "points"),
         "The loss area is no measure of speed: a selector changes the batches that the loss is "
         "measured on. Accuracy is the fair comparison.",
     )

@@ -32,7 +32,7 @@ def judge(rows: list[Row]) -> Verdict:
             "it is faster than each part alone": all(facts.better(d) for d in savings.values()),
             "it is as accurate": not any(d.significant and d.mean < 0 for d in gains.values()),
         },
-        f"time saved against: {facts.listed(savings)}; accuracy: {facts.listed(gains)}",
+        f"time saved against: {facts.listed(savings)}; accuracy: {facts.listed(gains, 'points')}",
         "As printed, with a switch at an isotropy gap of 5 %, it never switches: it is P3, bit for "
         "bit." if stuck else "As printed, the recipe did switch.",
     )  # fmt: skip

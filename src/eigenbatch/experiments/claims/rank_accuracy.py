@@ -40,8 +40,8 @@ def judge(rows: list[Row]) -> Verdict:
 
 
 def _rank(row: Row) -> float:
-    """Entropy rank of the embeddings at the last readings."""
-    return float(np.mean(row["readings"]["entropy_rank"][-4:]))
+    """RankMe of the encoder's features of all training images: no selector has a part in them."""
+    return float(row["rankme"][-1])
 
 
 def _interval(x: list[float], y: list[float]) -> tuple[float, float, float]:
@@ -67,7 +67,7 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     ):
         axes.plot([_rank(r) for r in runs], [facts.linear(r) for r in runs], "o", color=colour,
                   label=facts.LABELS[name])  # fmt: skip
-    axes.set(xlabel="effective rank of the embeddings", ylabel="linear probe accuracy",
+    axes.set(xlabel="effective rank of the features", ylabel="linear probe accuracy",
              title="One dot a training run")  # fmt: skip
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)

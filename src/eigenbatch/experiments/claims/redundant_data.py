@@ -25,8 +25,8 @@ def judge(rows: list[Row]) -> Verdict:
     return facts.graded(
         {"Greedy-64 gains accuracy": facts.better(knn["greedy-64"])},
         {"and P3 does": facts.better(knn["p3"])},
-        "kNN accuracy against Random: " + facts.listed(knn)
-        + "; linear: " + facts.listed(probe),
+        "kNN accuracy against Random: " + facts.listed(knn, "points")
+        + "; linear: " + facts.listed(probe, "points"),
         "The kNN and the probe use the long-tailed labels too, which limits all policies alike.",
     )  # fmt: skip
 

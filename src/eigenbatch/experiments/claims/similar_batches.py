@@ -26,8 +26,8 @@ def judge(rows: list[Row]) -> Verdict:
     return facts.graded(
         {"diverse batches beat similar ones": facts.better(against)},
         {"and beat Random": facts.better(knn["greedy-64"])},
-        "kNN accuracy against Random: " + facts.listed(knn)
-        + "; linear: " + facts.listed(probe),
+        "kNN accuracy against Random: " + facts.listed(knn, "points")
+        + "; linear: " + facts.listed(probe, "points"),
         "Similar batches have harder negatives and a higher loss; diverse ones an easier task.",
     )  # fmt: skip
 

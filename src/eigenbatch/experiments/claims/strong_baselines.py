@@ -45,7 +45,7 @@ def judge(rows: list[Row]) -> Verdict:
             ),
             "SupCon is best": max(gains, key=lambda n: gains[n].mean) == "SupCon (labels)",
         },
-        "accuracy against Random: " + facts.listed(gains)
+        "accuracy against Random: " + facts.listed(gains, "points")
         + "; epochs P3 saves against: "
         + facts.listed(quicker),
         "SupCon has no queue here: it is SimCLR's loss with labels, as in its paper.",

@@ -26,8 +26,8 @@ def judge(rows: list[Row]) -> Verdict:
         {"P3 does not lose": p3.mean >= 0 or not p3.significant},
         {"P3 gains": facts.better(p3)},
         "linear accuracy on digits against Random: "
-        f"P3 {facts.percent(p3)}, Greedy-64 {facts.percent(greedy)}; "
-        f"on its own labels with the paper's SGD probe: P3 {facts.percent(own)}",
+        f"P3 {facts.percent(p3, 'points')}, Greedy-64 {facts.percent(greedy, 'points')}; "
+        f"on its own labels with the paper's SGD probe: P3 {facts.percent(own, 'points')}",
         "Digits stand in for Oxford Pets.",
     )
 

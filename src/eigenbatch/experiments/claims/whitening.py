@@ -40,11 +40,11 @@ def judge(rows: list[Row]) -> Verdict:
             "sigma of whitened batches within 10 % of 1/d": max(sigmas) < 1.1,
         },
         f"raw / whitened rolling variance {ratio:.2f}x (runs {min(ratios):.2f} to "
-        f"{max(ratios):.2f}), {_geometric_mean(settled):.2f}x in the second half of every span; sigma of whitened "
-        f"batches {np.mean(sigmas):.2f} / d",
+        f"{max(ratios):.2f}), {_geometric_mean(settled):.2f}x in the second half of every span; "
+        f"sigma of whitened batches {np.mean(sigmas):.2f} / d",
         "Much of the raw spans' variance is the way back after a switch: while batches are "
-        "whitened nothing keeps the embeddings themselves apart, and sigma-hat of raw ones jumps up. "
-        "Putting whitened rows back on the sphere undoes part of the whitening.",
+        "whitened nothing keeps the embeddings themselves apart, and sigma-hat of raw ones jumps "
+        "up. Putting whitened rows back on the sphere undoes part of the whitening.",
     )
 
 
