@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from eigenbatch.cli import app
 from eigenbatch.experiments.registry import NAMES
+from eigenbatch.files import FileFormatError
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +194,7 @@ def test_quiet_prints_nothing_but_still_writes_the_page(tmp_path: Path) -> None:
 
 def test_debug_shows_the_exception_itself(tmp_path: Path) -> None:
     result = call("diagnose", tmp_path / "nothing.npy", "--debug")
-    assert isinstance(result.exception, OSError)
+    assert isinstance(result.exception, FileFormatError)
 
 
 def test_the_claims_are_listed_with_their_sizes() -> None:

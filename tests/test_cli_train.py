@@ -117,3 +117,5 @@ def test_two_processes_train_on_one_batch_and_one_of_them_speaks(tmp_path, launc
     lines = RunDirectory(tmp_path / "run").read_metrics()
     assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5]
     assert lines[-1]["finished"] == 1
+    read = [line["spectral/negatives"] for line in lines if "spectral/negatives" in line]
+    assert set(read) == {2 * 240 - 2}  # the global batch, not one process's half

@@ -157,9 +157,13 @@ def test_a_run_that_broke_off_keeps_finished_chunks_and_computes_only_the_rest(t
     assert record["measured"] == "first, bad, last"
     calls = (place / "calls").read_text().split()
     assert calls.count("first") == 1
-    (again,) = reproduce([claim], "smoke", tmp_path, jobs=1)
+    (again,) = reproduce([claim, claim], "smoke", tmp_path, jobs=1)  # named twice, run once
     assert again == record
     assert (place / "calls").read_text().split() == calls
+    lines = tmp_path / "smoke" / "counted" / "metrics.jsonl"
+    lines.write_bytes(lines.read_bytes()[:-9])  # a crash in the middle of the last line
+    (mended,) = reproduce([claim], "smoke", tmp_path, jobs=1)
+    assert mended == record
 
 
 @pytest.mark.parametrize("tau", [0.05, 0.3])

@@ -31,7 +31,8 @@ def curve(seed, *, final=0.5, speed=1.0, **settings):
         "rankme": [5.0 + e for e in range(9)], "losses": [4.0 + jitter] * 8, "batch_rank": 5.0,
         "selection_seconds": 1.0, "steps_an_epoch": 10, "read_at": [1, 11, 21, 31],
         "readings": readings,
-        "final": {"linear": final + jitter, "transfer_linear": final + jitter, "linear_sgd": final},
+        "final": {"linear": final + jitter, "transfer_linear": final + jitter, "linear_sgd": final,
+                  "seconds": 90.0},
     } | settings  # fmt: skip
 
 

@@ -119,3 +119,12 @@ def test_report_does_not_import_torch():
     program = "import sys, eigenbatch.report.build, eigenbatch.report.serve; "
     program += "sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_unfinished_and_broken_claims_are_shown_as_such(tmp_path):
+    write_manifest(tmp_path / "begun", {"claim": "begun", "scale": "small"})
+    (write_claim(tmp_path / "broken") / "verdict.json").write_text("{")
+    page = build([tmp_path], tmp_path / "page.html").read_text()
+    assert "begun" in page
+    assert "not finished" in page
+    assert "verdict.json" in page
