@@ -26,7 +26,7 @@ def serving(folder, *, interval=5.0):
 
 
 def get(port, path="/", host=None):
-    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", path, headers={"Host": host} if host else {})
     answer = connection.getresponse()
     content = answer.read().decode()
@@ -82,7 +82,8 @@ def test_a_wrong_path_is_refused_before_serving(tmp_path):
 def test_ctrl_c_ends_it_cleanly(tmp_path):
     write_training_run(tmp_path / "run")
     program = (
-        "import sys; from pathlib import Path; from eigenbatch.report.serve import serve; "
+        "import signal, sys; from pathlib import Path; from eigenbatch.report.serve import serve; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "  # jobs of a shell ignore it
         "serve([Path(sys.argv[1])], ready=lambda address: print(address, flush=True))"
     )
     process = subprocess.Popen(
@@ -91,5 +92,5 @@ def test_ctrl_c_ends_it_cleanly(tmp_path):
     )  # fmt: skip
     assert process.stdout.readline().startswith("http://127.0.0.1:")
     os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=90)
     assert (process.returncode, errors) == (0, "")
