@@ -20,7 +20,7 @@ run. Verdicts:
 - **reproduced**: the criterion is met as the paper states the claim;
 - **holds under stated conditions**: only with the restriction or correction named in the note;
 - **does not reproduce**: the criterion is not met. For training claims the note says whether our
-  interval excludes the printed figure: what a small run cannot show may still be true of a large one.
+  interval excludes the printed figure: what a small run cannot show may be true of a large one.
 
 To run one again: `eigenbatch reproduce NAME --scale paper`.
 """
