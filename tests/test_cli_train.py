@@ -38,6 +38,8 @@ def test_compare_prints_one_row_a_selector(tmp_path):
     assert "random" in result.output
     assert "p1" in result.output
     assert "2 seeds, paired" in result.output
+    assert "too few seeds for intervals" in result.output
+    assert "±" not in result.output
 
 
 @pytest.mark.parametrize(

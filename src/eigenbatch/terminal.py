@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from eigenbatch.diagnose import Report
     from eigenbatch.experiments.claim import Claim
     from eigenbatch.experiments.compare import Comparison
+    from eigenbatch.experiments.statistics import PairedDifference
 
 STYLES = {"critical": "bold red", "warning": "yellow", "info": "green"}
 OUTCOME_STYLES = {
@@ -78,7 +79,9 @@ def show_report(report: "Report", console: Console) -> None:
 def show_comparison(result: "Comparison", console: Console) -> None:
     """One row a selector: means over seeds, and paired differences to the first."""
     seeds = len(result.entries[0].summaries)
-    title = f"{seeds} seeds, paired; target {result.target:.3f} kNN accuracy; ± is the 95 % CI"
+    enough = all(entry.accuracy_gain.enough for entry in result.entries)
+    doubt = "± is the 95 % CI" if enough else "too few seeds for intervals"
+    title = f"{seeds} seeds, paired; target {result.target:.3f} kNN accuracy; {doubt}"
     gains = _plain_table("selector", "kNN", "gain", "p", "time", "saved", "p", title=title)
     curves = _plain_table("selector", "epochs", "AUAC", "AULC", "R_eff", "sigma", "share")
     for entry in result.entries:
@@ -87,11 +90,11 @@ def show_comparison(result: "Comparison", console: Console) -> None:
         gains.add_row(
             entry.selector,
             f"{fmean(r.final_accuracy for r in runs):.3f}",
-            "" if first else f"{gain.mean:+.3f}±{gain.half_width:.3f}",
-            "" if first else f"{gain.p_value:.2f}",
+            "" if first else _with_interval(gain, "{:+.3f}", "{:.3f}"),
+            "" if first else _p_value(gain),
             _reached(fmean(r.seconds_to_target for r in runs), "{:.1f} s"),
-            "" if first else _reached(saved.mean, f"{{:+.0%}}±{saved.half_width:.0%}"),
-            "" if first else _reached(saved.p_value, "{:.2f}"),
+            "" if first else _with_interval(saved, "{:+.0%}", "{:.0%}"),
+            "" if first else _p_value(saved),
         )
         collapsed = sum(r.collapsed for r in runs)
         curves.add_row(
@@ -194,6 +197,16 @@ def chunk_progress(console: Console) -> Iterator[Callable[[int, int, str], None]
 
 def _reached(value: float, form: str) -> str:
     return form.format(value) if math.isfinite(value) else "-"
+
+
+def _with_interval(difference: "PairedDifference", form: str, half: str) -> str:
+    if not difference.enough:
+        return _reached(difference.mean, form)
+    return _reached(difference.mean, form + "±" + half.format(difference.half_width))
+
+
+def _p_value(difference: "PairedDifference") -> str:
+    return _reached(difference.p_value, "{:.2f}") if difference.enough else "-"
 
 
 def _plain_table(*headings: str, title: str | None = None) -> Table:

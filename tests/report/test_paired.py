@@ -49,7 +49,7 @@ def test_only_finished_runs_with_a_seed_in_common_are_paired(tmp_path):
         write(tmp_path, "p3", seed, [0.6], finished=seed != 2)
     _, [pairing] = pairs(tmp_path)
     assert pairing.seeds == ("1",)
-    assert not pairing.enough
+    assert not pairing.gain.enough
 
 
 def test_time_saved_is_measured_to_nine_tenths_of_what_the_baseline_gains(tmp_path):

@@ -11,6 +11,7 @@ from scipy import stats
 from eigenbatch.core.errors import ParameterError
 
 TARGET_SHARE = 0.9
+ENOUGH_PAIRS = 3
 COLLAPSE_SIGMA = 0.99
 COLLAPSE_ALIGNMENT = 0.98
 
@@ -111,8 +112,13 @@ class PairedDifference:
 
     @property
     def significant(self) -> bool:
-        """Whether the interval excludes zero; two pairs prove nothing."""
-        return self.pairs >= 3 and (self.low > 0 or self.high < 0)
+        """Whether the interval excludes zero, and there are enough pairs for one."""
+        return self.enough and (self.low > 0 or self.high < 0)
+
+    @property
+    def enough(self) -> bool:
+        """Whether pairs are enough for an interval: two that agree by chance prove nothing."""
+        return self.pairs >= ENOUGH_PAIRS
 
 
 def paired_difference(treated: Sequence[float], baseline: Sequence[float]) -> PairedDifference:

@@ -112,7 +112,7 @@ def _pairing(pairing: Pairing) -> dict[str, Any]:
         "gains": [_rounded(100 * value, 5) for value in pairing.gains],
         "mean": _rounded(100 * gain.mean, 5),
         "interval": [_rounded(100 * end, 5) for end in (gain.low, gain.high)]
-        if pairing.enough
+        if gain.enough
         else None,
     }
 

@@ -31,11 +31,6 @@ class Pairing:
     target: float
     time_saved: PairedDifference  # relative: 0.15 is 15 % faster to the target
 
-    @property
-    def enough(self) -> bool:
-        """Whether seeds are enough for an interval: two that agree by chance prove nothing."""
-        return len(self.seeds) >= 3
-
 
 def pairings(runs: Sequence[Run], groups: Sequence[Group]) -> list[Pairing]:
     """All comparisons that the runs allow; the baseline is random choice, else the first."""

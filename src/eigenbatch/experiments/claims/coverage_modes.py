@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from eigenbatch.experiments import training_facts as facts
 from eigenbatch.experiments.claim import Chunk, Row, Scale, Verdict
 from eigenbatch.experiments.statistics import PairedDifference
-from eigenbatch.experiments.training_chunks import FEWER_SEEDS, policies, training_claim
+from eigenbatch.experiments.training_chunks import policies, training_claim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,9 +16,7 @@ MODES = ("free", "stream", "epoch")
 def chunks(scale: Scale) -> list[Chunk]:
     """Random and Greedy-64 in each coverage mode."""
     return [
-        chunk
-        for mode in MODES
-        for chunk in policies(scale, ("random", "greedy-64"), FEWER_SEEDS, coverage=mode)
+        chunk for mode in MODES for chunk in policies(scale, ("random", "greedy-64"), coverage=mode)
     ]
 
 
