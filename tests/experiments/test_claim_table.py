@@ -14,7 +14,7 @@ def out(tmp_path):
     _finish(runs, "small", "temperature-law", measured="a | b", outcome="does not reproduce")
     begun = runs / "paper" / "pool-returns"
     begun.mkdir(parents=True)
-    (begun / "manifest.json").write_text(json.dumps({"commit": "abc"}))
+    (begun / "manifest.json").write_text("{}")
     return runs
 
 
@@ -25,9 +25,10 @@ def _finish(runs, scale, name, *, measured, outcome="reproduced"):
     directory.mkdir(parents=True)
     record = {"claim": name, "section": "S", "statement": f"statement of {name}", "printed": "1 %",
               "criterion": "C", "scale": scale, "size": "10 batches", "seeds": 3,
-              "outcome": outcome, "measured": measured, "note": "the note"}  # fmt: skip
+              "outcome": outcome, "measured": measured, "note": "the note",
+              "commits": ["0123456789ab", None], "judged": "ba9876543210"}  # fmt: skip
     (directory / "verdict.json").write_text(json.dumps(record))
-    (directory / "manifest.json").write_text(json.dumps({"commit": "0123456789ab"}))
+    (directory / "manifest.json").write_text("{}")
     Image.new("RGB", (300, 200), "white").save(directory / "figure.png")
 
 
@@ -50,7 +51,7 @@ def test_each_claim_has_a_row_of_nine_cells_with_bars_escaped(out, tmp_path):
     for row in rows:
         assert row.replace("\\|", "").count("|") == 10
     assert "a \\| b" in rows[1]
-    assert "`0123456789ab`" in rows[0]
+    assert "`0123456789ab`, unknown, judged at `ba9876543210`" in rows[0]
 
 
 def test_figures_are_copied_and_linked_from_the_page(out, tmp_path):

@@ -141,7 +141,10 @@ def _draw_nothing(rows, figure):
     figure.subplots()
 
 
-def test_a_run_that_broke_off_keeps_finished_chunks_and_computes_only_the_rest(tmp_path):
+def test_a_run_that_broke_off_keeps_finished_chunks_and_computes_only_the_rest(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("eigenbatch.experiments.reproduce.commit", lambda: "older")
     claim = Claim(
         name="counted", section="", statement="", printed="", criterion="",
         size=dict.fromkeys(SCALES, "x"), minutes=dict.fromkeys(SCALES, 1.0),
@@ -153,8 +156,10 @@ def test_a_run_that_broke_off_keeps_finished_chunks_and_computes_only_the_rest(t
         list(reproduce([claim], "smoke", tmp_path, jobs=1))
     assert [c.name for c in ClaimRun.open(claim, "smoke", tmp_path).pending()] == ["bad", "last"]
     (place / "repaired").touch()
+    monkeypatch.setattr("eigenbatch.experiments.reproduce.commit", lambda: "newer")
     (record,) = reproduce([claim], "smoke", tmp_path, jobs=1)
     assert record["measured"] == "first, bad, last"
+    assert record["commits"] == ["older", "newer"]
     calls = (place / "calls").read_text().split()
     assert calls.count("first") == 1
     (again,) = reproduce([claim, claim], "smoke", tmp_path, jobs=1)  # named twice, run once

@@ -50,10 +50,7 @@ def _largest(out: Path, name: str) -> dict[str, Any] | None:
         directory = out / scale / name
         if (directory / "verdict.json").exists():
             record: dict[str, Any] = json.loads((directory / "verdict.json").read_text())
-            manifest = json.loads((directory / "manifest.json").read_text())
-            made, judged = manifest["commit"], record.get("judged")
-            commit = made if judged in (None, made) else f"{made}, judged at {judged}"
-            return record | {"commit": commit, "directory": directory}
+            return record | {"directory": directory}
     return None
 
 
@@ -96,10 +93,17 @@ def _table(records: list[dict[str, Any]]) -> str:
             f"**{record['outcome']}**",
             f"{record['scale']}: {record['size']}",
             str(record["seeds"]),
-            f"`{record['commit']}`" if record["commit"] else "unknown",
+            _commits(record),
         )
         lines.append("| " + " | ".join(_cell(text) for text in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _commits(record: dict[str, Any]) -> str:
+    """Those its parts were run at, and the one that judged them if it is another."""
+    made, judged = record["commits"], record["judged"]
+    text = ", ".join(f"`{commit}`" if commit else "unknown" for commit in made)
+    return text if made == [judged] else f"{text}, judged at `{judged}`"
 
 
 def _section(record: dict[str, Any], images: Path, folder: Path) -> str:

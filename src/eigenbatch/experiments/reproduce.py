@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from eigenbatch.experiments.claim import Chunk, Claim, Compute, Place, Row, Scale
-from eigenbatch.experiments.run_directory import RunDirectory, RunError, provenance
+from eigenbatch.experiments.run_directory import RunDirectory, RunError, commit
 
 Key = tuple[Compute, str]  # what makes two chunks the same work
 
@@ -58,7 +58,7 @@ class ClaimRun:
 
     def done(self) -> dict[str, list[Row]]:
         """Rows of the chunks that are finished, by a text that identifies the chunk."""
-        return {line["chunk"]: line["rows"] for line in self.directory.read_metrics()}
+        return {key: line["rows"] for key, line in self._lines().items()}
 
     def pending(self) -> list[Chunk]:
         """Chunks still to be computed."""
@@ -67,7 +67,7 @@ class ClaimRun:
 
     def add(self, chunk: Chunk, rows: list[Row], seconds: float) -> None:
         """Keep the rows of a finished chunk."""
-        line = {"chunk": _key(chunk), "seconds": seconds, "rows": rows}
+        line = {"chunk": _key(chunk), "seconds": seconds, "commit": commit(), "rows": rows}
         if _rank():
             return
         with self.directory.metrics.open("ab+") as file:
@@ -78,15 +78,21 @@ class ClaimRun:
     def conclude(self) -> dict[str, Any]:
         """Judge, draw and write both; the record of the verdict."""
         chunks = self.claim.chunks(self.scale)
-        done = self.done()
-        rows = [row for chunk in chunks for row in done[_key(chunk)]]
+        found = self._lines()
+        lines = [found[_key(chunk)] for chunk in chunks]
+        rows = [row for line in lines for row in line["rows"]]
         record = self.claim.record(self.claim.judge(rows), self.scale, _least_seeds(chunks))
-        record["judged"] = provenance()["commit"]
+        record["commits"] = list(dict.fromkeys(line.get("commit") for line in lines))
+        record["judged"] = commit()
         _draw(self.claim, rows, self.figure)
         partial = self.verdict.with_suffix(".partial")
         partial.write_text(json.dumps(record, indent=2) + "\n")
         partial.replace(self.verdict)
         return record
+
+    def _lines(self) -> dict[str, dict[str, Any]]:
+        """What was kept of each finished chunk: its rows, its time, and the commit it ran at."""
+        return {line["chunk"]: line for line in self.directory.read_metrics()}
 
 
 def reproduce(

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -110,11 +111,15 @@ def provenance() -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return {"commit": _commit(), "versions": versions, "machine": platform.machine()}
+    return {"commit": commit(), "versions": versions, "machine": platform.machine()}
 
 
-def _commit() -> str | None:
-    """The commit of the source tree, if it is one, with "+" if it was changed."""
+@cache
+def commit() -> str | None:
+    """The commit of the source tree, if it is one, with "+" if it was changed.
+
+    Asked once: what is committed later is not what this process runs.
+    """
     here = Path(__file__).parent
     try:
         head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=here,
