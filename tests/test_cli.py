@@ -114,9 +114,12 @@ def test_views_of_different_sizes_exit_with_two(tmp_path: Path) -> None:
     assert "positive of row i" in " ".join(result.stderr.split())
 
 
-def test_an_impossible_temperature_exits_with_two(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tau", [0, -1, "nan", 1e-300, 1e300])
+def test_an_impossible_temperature_exits_with_two(tmp_path: Path, tau: object) -> None:
     first, second = healthy_files(tmp_path)
-    assert call("diagnose", first, "--pairs", second, "--tau", 0).exit_code == 2
+    result = call("diagnose", first, "--pairs", second, "--tau", tau)
+    assert result.exit_code == 2
+    assert "tau must" in result.stderr
 
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors"])

@@ -128,7 +128,7 @@ def train(
     ] = None,
     data_dir: DataDir = None,
     setting: Settings = None,
-    devices: Annotated[int, typer.Option(help="Processes (DDP), or GPUs.")] = 1,
+    devices: Annotated[int, typer.Option(help="Processes (DDP), or GPUs.", min=1)] = 1,
     out: Annotated[Path, typer.Option(help="Run directory.")] = Path("runs/train"),
     resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
     list_recipes: Annotated[bool, typer.Option(help="List the recipes and stop.")] = False,
@@ -181,12 +181,12 @@ def compare(
     """
     terminal: Terminal = context.obj
     console = terminal.console()
-    names = selectors.split(",")
+    names = [name.strip() for name in selectors.split(",")]
     with _errors(terminal):
         config = _config(recipe, data, data_dir, setting or [])
         from eigenbatch.experiments.compare import compare as run
 
-        with live_runs(console, names, seeds) as progress:
+        with _resumable(terminal), live_runs(console, names, seeds) as progress:
             result = run(
                 config, names, seeds, out, target=target, progress=progress, console=console
             )
@@ -227,7 +227,7 @@ def reproduce(
     with _errors(terminal):
         from eigenbatch.experiments.registry import NAMES, claim
 
-        wanted = NAMES if list_claims or claims == ["all"] else claims or ()
+        wanted = NAMES if list_claims or "all" in (claims or ()) else claims or ()
         found = [claim(name) for name in wanted]
         if list_claims:
             show_claims(found, terminal.console())
@@ -319,6 +319,16 @@ def _errors(terminal: Terminal) -> Iterator[None]:
         raise typer.Exit(2) from reason
 
 
+@contextmanager
+def _resumable(terminal: Terminal) -> Iterator[None]:
+    """Ctrl-C says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        terminal.say("what is done is kept: the same command goes on from here")
+        raise typer.Exit(130) from None
+
+
 def _config(
     recipe: str | None, data: str | None, data_dir: Path | None, settings: list[str]
 ) -> "TrainConfig":
@@ -380,14 +390,10 @@ def _reproduced(
     from eigenbatch.experiments.reproduce import reproduce as run
 
     console, records = terminal.console(), []
-    try:
-        with chunk_progress(console) as advance:
-            for record in run(claims, scale, out, data_dir=data_dir, jobs=jobs, advance=advance):
-                show_verdict(record, console)
-                records.append(record)
-    except KeyboardInterrupt:
-        terminal.say("finished parts are kept: the same command goes on from here")
-        raise typer.Exit(130) from None
+    with _resumable(terminal), chunk_progress(console) as advance:
+        for record in run(claims, scale, out, data_dir=data_dir, jobs=jobs, advance=advance):
+            show_verdict(record, console)
+            records.append(record)
     if claims:
         terminal.say(f"runs: {out / scale}")
     return records

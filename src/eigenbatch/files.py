@@ -18,14 +18,16 @@ class FileFormatError(ValueError):
 def load_embeddings(path: Path) -> Tensor:
     """The (rows, d) floating-point matrix stored in `path`."""
     if not path.is_file():
-        raise FileFormatError(f"{path}: no such file")
+        raise FileFormatError(f"{path}: {'a folder, not a' if path.is_dir() else 'no such'} file")
     try:
         stored = _read(path)
     except ModuleNotFoundError:
         raise
     except Exception as reason:  # whatever a damaged file does to a reader, it is the file
-        text = str(reason).splitlines() or [type(reason).__name__]
-        raise FileFormatError(f"{path}: {text[0]}") from reason
+        text = (str(reason).splitlines() or [type(reason).__name__])[0]
+        if "pickle" in text or "Weights only" in text:  # their advice is to open it all the same
+            text = "damaged, or holds Python objects; save one plain array of numbers"
+        raise FileFormatError(f"{path}: {text}") from reason
     if not isinstance(stored, Tensor):
         raise FileFormatError(f"{path}: holds a {type(stored).__name__}, not one array")
     if stored.ndim != 2:
@@ -40,7 +42,7 @@ def load_embeddings(path: Path) -> Tensor:
 
 
 def _read(path: Path) -> object:
-    match path.suffix:
+    match path.suffix.lower():
         case ".npy":
             return torch.from_numpy(np.load(path, allow_pickle=False))
         case ".npz":

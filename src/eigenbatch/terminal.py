@@ -169,7 +169,10 @@ def show_claims(claims: Sequence["Claim"], console: Console) -> None:
 def show_verdict(record: dict[str, Any], console: Console) -> None:
     """One claim's verdict."""
     head = Text.assemble(
-        (record["claim"], "bold"), "  ", (record["outcome"], OUTCOME_STYLES[record["outcome"]])
+        (record["claim"], "bold"),
+        "  ",
+        (record["outcome"], OUTCOME_STYLES[record["outcome"]]),
+        f" at {record['scale']} scale",
     )
     facts = Table.grid(padding=(0, 2))
     for name in ("printed", "measured", "note"):
@@ -186,7 +189,8 @@ def chunk_progress(console: Console) -> Iterator[Callable[[int, int, str], None]
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=console, transient=True, disable=console.quiet) as bar:
+    hidden = console.quiet or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("", total=None)
 
         def advance(done: int, total: int, name: str) -> None:

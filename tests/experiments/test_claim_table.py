@@ -3,6 +3,7 @@ import json
 import pytest
 
 from eigenbatch.experiments.claim_table import write_table
+from eigenbatch.experiments.run_directory import RunError
 
 
 @pytest.fixture
@@ -63,7 +64,9 @@ def test_figures_are_copied_and_linked_from_the_page(out, tmp_path):
 
 def test_the_summary_counts_verdicts_and_unfinished_claims_are_named(out, tmp_path):
     text, _ = _written(out, tmp_path)
-    summary = "2 claims: 1 reproduced, 0 holds under stated conditions, 1 does not reproduce."
+    summary = (
+        "Claims: 2, of which 1 reproduced, 0 holds under stated conditions, 1 does not reproduce."
+    )
     assert summary in text
     unfinished = next(line for line in text.splitlines() if line.startswith("Not finished"))
     assert "pool-returns" in unfinished
@@ -76,3 +79,10 @@ def test_writing_twice_gives_the_same_bytes(out, tmp_path):
     again, _ = _written(out, tmp_path)
     assert again == text
     assert (images / "synthetic-band.png").read_bytes() == figure
+
+
+def test_a_page_is_not_replaced_by_an_empty_one(out, tmp_path):
+    text, _ = _written(out, tmp_path)
+    with pytest.raises(RunError, match="no verdicts under"):
+        _written(tmp_path / "typo", tmp_path)
+    assert (tmp_path / "docs" / "claims.md").read_text() == text

@@ -7,7 +7,7 @@ import signal
 import pytest
 import torch
 
-from eigenbatch import ParameterError
+from eigenbatch import ParameterError, RowError
 from eigenbatch.experiments.config import TrainConfig, recipes
 from eigenbatch.experiments.run_directory import RunDirectory, RunError
 from eigenbatch.experiments.training import train
@@ -142,8 +142,12 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
 
 def test_a_run_in_use_is_left_alone(tmp_path):
     directory = run(SMALL, tmp_path, observers=[StopAfter(1)])
+    with directory.metrics.open("a") as file:
+        file.write('{"step": 2}\n')  # its owner is past the checkpoint
+    before = directory.metrics.read_text()
     with directory.locked(), pytest.raises(RunError, match="in use by another process"):
         run(SMALL, tmp_path, resume=True)
+    assert directory.metrics.read_text() == before
 
 
 def test_another_run_is_never_overwritten(tmp_path):
@@ -156,6 +160,62 @@ def test_another_run_is_never_overwritten(tmp_path):
     with pytest.raises(RunError, match="nothing to resume"):
         run(SMALL, tmp_path / "other", resume=True)
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+
+
+def test_files_that_are_no_run_are_left_alone(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"foo": 1}\n5\n')
+    with pytest.raises(RunError, match="belongs to no run"):
+        run(SMALL, tmp_path)
+    for content in ("{", "{}", '{"config": 3}'):
+        (tmp_path / "manifest.json").write_text(content)
+        with pytest.raises(RunError, match=r"manifest\.json is damaged"):
+            run(SMALL, tmp_path, resume=True)
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"foo": 1}\n5\n'
+
+
+def test_settings_that_this_version_does_not_know_are_not_resumed(tmp_path):
+    directory = run(SMALL, tmp_path, observers=[StopAfter(1)])
+    manifest = json.loads(directory.manifest.read_text())
+    manifest["config"]["sharpness"] = 9
+    directory.manifest.write_text(json.dumps(manifest))
+    with pytest.raises(RunError, match="sharpness: 9 -> None"):
+        run(SMALL, tmp_path, resume=True)
+
+
+class Fail(Observer):
+    def __init__(self, reason):
+        self.reason = reason
+
+    def on_step(self, training, step):
+        raise self.reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        (RowError("row 0 of z holds NaN"), "run, step 1: row 0 of z holds NaN"),
+        (OSError(28, "No space left on device"), "run: .*No space left"),
+    ],
+)
+def test_errors_in_training_name_the_run(tmp_path, reason, message):
+    with pytest.raises(RunError, match=message):
+        run(SMALL, tmp_path / "run", observers=[Fail(reason)])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"negatives": "mixed"}, "set method=moco"),
+        ({"method": "moco", "whiten_period": 5}, "whiten_period is for simclr"),
+        ({"momentum": 2.0}, "momentum must be in"),
+        ({"queue_size": 0}, "queue_size must be at least 1"),
+        ({"batch_size": 1}, "batch_size must be at least 2"),
+        ({"test_images": -3}, "test_images must be at least 1"),
+    ],
+)
+def test_settings_without_effect_or_sense_are_refused(settings, message):
+    with pytest.raises(ParameterError, match=message):
+        TrainConfig(**settings)
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):

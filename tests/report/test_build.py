@@ -128,3 +128,16 @@ def test_unfinished_and_broken_claims_are_shown_as_such(tmp_path):
     assert "begun" in page
     assert "not finished" in page
     assert "verdict.json" in page
+
+
+def test_a_run_that_diverged_at_once_is_not_called_empty(tmp_path):
+    write_manifest(tmp_path / "run", {"seed": 0})
+    write_metrics(tmp_path / "run", [{"step": s, "loss": float("nan")} for s in (1, 2)])
+    text = Elements(build([tmp_path], tmp_path / "out.html").read_text()).text
+    assert "not finite: 2 (did it diverge?)" in text
+    assert "empty" not in text
+
+
+def test_a_verdict_says_at_what_scale_it_was_found(tmp_path):
+    write_claim(tmp_path / "band", scale="smoke")
+    assert "smoke scale" in Elements(build([tmp_path], tmp_path / "out.html").read_text()).text

@@ -125,9 +125,39 @@ def test_a_zip_is_read_by_several_workers(tmp_path, workers):
     assert [int(label) for _, label in loader] == [0, 1]
 
 
-def test_classes_at_the_top_need_no_split_folders(tmp_path):
+def test_without_split_folders_every_fifth_picture_of_a_class_is_kept_for_tests(tmp_path):
+    for name, count in (("cat", 12), ("dog", 5)):
+        (tmp_path / name).mkdir()
+        for i in range(count):
+            Image.new("L", (8, 8)).save(tmp_path / name / f"{i:02}.png")
+    train, test = (ImageFolder(tmp_path, split, size=8) for split in ("train", "test"))
+    assert test.names == ["cat/04.png", "cat/09.png", "dog/04.png"]
+    assert test.labels.tolist() == [0, 0, 1]
+    assert len(train) == 14
+    assert not set(train.names) & set(test.names)
+
+
+def test_labels_of_tests_are_those_of_training(tmp_path):
     write_pictures(tmp_path)
-    assert len(ImageFolder(tmp_path / "val", "train", size=8)) == 2
+    (tmp_path / "val" / "cat" / "d.png").unlink()
+    test = ImageFolder(tmp_path, "test", size=8)
+    assert test.classes == ("cat", "dog")
+    assert test.labels.tolist() == [1]
+    (tmp_path / "val" / "dog").rename(tmp_path / "val" / "wolf")
+    with pytest.raises(DataError, match="'wolf' has test pictures, but none to train on"):
+        ImageFolder(tmp_path, "test", size=8)
+
+
+def test_a_damaged_picture_is_named_and_hidden_files_are_no_pictures(tmp_path):
+    write_pictures(tmp_path)
+    (tmp_path / "train" / "cat" / "._a.png").write_bytes(b"a Mac's notes")
+    (tmp_path / "__MACOSX" / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "__MACOSX" / "train" / "cat" / "a.png").write_bytes(b"more of them")
+    (tmp_path / "train" / "dog" / "c.png").write_bytes(b"\x89PNG")
+    data = ImageFolder(tmp_path, "train", size=8)
+    assert data.names == ["train/cat/a.png", "train/cat/b.JPEG", "train/dog/c.png"]
+    with pytest.raises(DataError, match=r"train/dog/c\.png .* cannot be read as a picture"):
+        data[2]
 
 
 @pytest.mark.parametrize("name", ["absent", "empty"])

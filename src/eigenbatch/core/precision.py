@@ -75,8 +75,10 @@ def unit_rows(z: Tensor, name: str = "z") -> Tensor:
 
 
 def positive_scalar(value: float | Tensor, name: str) -> float:
-    """`value` as a finite float above zero; raises ParameterError otherwise."""
+    """`value` as a float above zero whose powers are in range; raises ParameterError otherwise."""
     number = float(value.detach() if isinstance(value, Tensor) else value)
     if not (math.isfinite(number) and number > 0):
         raise ParameterError(f"{name} must be a finite number above 0, got {number}")
+    if not 1e-30 <= number <= 1e30:
+        raise ParameterError(f"{name} must lie between 1e-30 and 1e30, got {number}")
     return number

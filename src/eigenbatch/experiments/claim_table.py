@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from eigenbatch.experiments.claim import SCALES, Outcome
 from eigenbatch.experiments.registry import NAMES
+from eigenbatch.experiments.run_directory import RunError
 
 COLOURS = 64  # of a figure's palette: enough for lines and text, and small
 
@@ -32,6 +33,8 @@ def write_table(out: Path, page: Path, images: Path) -> None:
     Of a claim that was run at several scales the largest counts.
     """
     records = [record for name in _names(out) if (record := _largest(out, name)) is not None]
+    if not records:
+        raise RunError(f"no verdicts under {out}: run some claims there first, or mend --out")
     images.mkdir(parents=True, exist_ok=True)
     for record in records:
         _copy_figure(record["directory"] / "figure.png", images / f"{record['claim']}.png")
@@ -71,7 +74,7 @@ def _copy_figure(source: Path, target: Path) -> None:
 def _page(records: list[dict[str, Any]], unfinished: list[str], images: Path, folder: Path) -> str:
     counts = Counter(record["outcome"] for record in records)
     summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in get_args(Outcome))
-    parts = [HEADER, f"{len(records)} claims: {summary}.\n", _table(records)]
+    parts = [HEADER, f"Claims: {len(records)}, of which {summary}.\n", _table(records)]
     if unfinished:
         parts.append(f"Not finished, and so not listed: {', '.join(unfinished)}.\n")
     parts += [_section(record, images, folder) for record in records]

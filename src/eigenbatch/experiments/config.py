@@ -12,6 +12,8 @@ METHODS = ("simclr", "moco", "supcon")
 ENCODERS = ("convnet", "resnet18", "resnet50")
 OPTIMIZERS = ("lars", "sgd", "adamw")
 NEGATIVES = ("all", "mixed", "distance")
+COUNTS = ("epochs", "image_size", "evaluate_every", "width", "dim", "queue_size", "read_every",
+          "train_images", "test_images", "whiten_period")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +66,19 @@ class TrainConfig:
                 raise ParameterError(
                     f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
                 )
-        for name in ("batch_size", "epochs", "image_size", "evaluate_every", "width", "dim"):
-            if getattr(self, name) < 1:
-                raise ParameterError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.read_every is not None and self.read_every < 1:
-            raise ParameterError(f"read_every must be at least 1 or none, got {self.read_every}")
+        for name, least in (("batch_size", 2), *((name, 1) for name in COUNTS)):
+            number = getattr(self, name)
+            if number is not None and number < least:
+                raise ParameterError(f"{name} must be at least {least}, got {number}")
+        if not 0 <= self.momentum < 1:
+            raise ParameterError(f"momentum must be in [0, 1), got {self.momentum}")
+        if self.negatives != "all" and self.method != "moco":
+            raise ParameterError(
+                f"negatives={self.negatives} works on MoCo's queue: set method=moco, or "
+                "negatives=all"
+            )
+        if self.whiten_period is not None and self.method == "moco":
+            raise ParameterError("whiten_period is for simclr and supcon: moco has no such batches")
         if self.encoder != "convnet" and self.width % 8:
             raise ParameterError(
                 f"width must be a multiple of 8 for {self.encoder}, got {self.width}: oneDNN's "

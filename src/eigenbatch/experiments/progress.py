@@ -19,6 +19,7 @@ class ProgressBar(Observer):
             TimeRemainingColumn(),
             console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
 
     def on_start(self, training: Training) -> None:

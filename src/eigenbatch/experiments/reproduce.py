@@ -3,7 +3,7 @@
 import json
 import multiprocessing
 import os
-import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -110,6 +110,8 @@ def reproduce(
     torchrun every process takes part in every chunk, one after the other, and rank 0 writes.
     advance: called with chunks done, chunks in all, and the name of the one just finished.
     """
+    if data_dir is not None and not data_dir.exists():
+        raise RunError(f"--data-dir {data_dir}: no such folder")
     for claim in claims:
         if claim.needs_images and data_dir is None and scale != "smoke":
             raise RunError(
@@ -151,7 +153,7 @@ def _results(
     processes = ProcessPoolExecutor(
         min(jobs, max(len(work), 1)),
         multiprocessing.get_context("spawn"),
-        initializer=_single_thread,
+        initializer=_begin_worker,
     )
     running: dict[Future[tuple[list[Row], float]], Key] = {}
     waiting = iter(work.items())
@@ -182,9 +184,6 @@ def _least_seeds(chunks: Sequence[Chunk]) -> int:
 
 
 def _timed(compute: Compute, chunk: Chunk, place: Place) -> tuple[list[Row], float]:
-    parent = multiprocessing.parent_process()
-    if parent is not None and not parent.is_alive():
-        sys.exit("the command that wanted this is gone")
     started = time.perf_counter()
     rows = compute(chunk, place)
     return rows, time.perf_counter() - started
@@ -198,12 +197,21 @@ def _rank() -> int:
     return int(os.environ.get("RANK", "0")) if _under_torchrun() else 0
 
 
-def _single_thread() -> None:
+def _begin_worker() -> None:
+    """One thread for arithmetic, and one that ends the worker if its parent is killed."""
     import torch
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     torch.set_num_threads(1)
     threadpool_limits(1)  # numpy's BLAS has threads of its own
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _cores() -> int:

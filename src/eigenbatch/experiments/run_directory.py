@@ -48,6 +48,10 @@ class RunDirectory:
             raise RunError(
                 f"{self.path} already holds a run: resume it with --resume, or choose another --out"
             )
+        if self.metrics.exists():
+            raise RunError(
+                f"{self.metrics} belongs to no run of eigenbatch: move it, or choose another --out"
+            )
 
     def create(self, config: Any, *, device: str) -> None:
         """Begin a run; refuses to touch a directory that already holds one."""
@@ -62,9 +66,15 @@ class RunDirectory:
         """Raise unless the run on disk was begun with this config."""
         if not self.manifest.exists():
             raise RunError(f"{self.path} holds no run: there is nothing to resume")
-        stored = json.loads(self.manifest.read_text())["config"]
+        try:
+            stored: dict[str, Any] = dict(json.loads(self.manifest.read_text())["config"])
+        except (ValueError, KeyError, TypeError) as reason:
+            raise RunError(
+                f"{self.manifest} is damaged, or not of eigenbatch: choose another --out"
+            ) from reason
         given = _plain(config)
-        changed = {k: (stored.get(k), given[k]) for k in given if stored.get(k) != given[k]}
+        both = {name: (stored.get(name), given.get(name)) for name in stored | given}
+        changed = {name: pair for name, pair in both.items() if pair[0] != pair[1]}
         if changed:
             differences = ", ".join(f"{k}: {old} -> {new}" for k, (old, new) in changed.items())
             raise RunError(f"{self.path} was begun with other settings ({differences})")
@@ -72,6 +82,7 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes out of the run while this one works on it."""
+        self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("w") as file:
             try:
                 import fcntl
@@ -85,7 +96,7 @@ class RunDirectory:
 
     def forget_after(self, step: int) -> None:
         """Drop metrics later than a checkpoint: a resumed run writes them again, the same."""
-        kept = [line for line in self.read_metrics() if line["step"] <= step]
+        kept = [line for line in self.read_metrics() if line.get("step", 0) <= step]
         partial = self.metrics.with_suffix(".partial")
         partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
         partial.replace(self.metrics)
@@ -97,9 +108,11 @@ class RunDirectory:
         lines = []
         for line in self.metrics.read_text().splitlines():
             try:
-                lines.append(json.loads(line))
+                found = json.loads(line)
             except json.JSONDecodeError:
                 continue
+            if isinstance(found, dict):
+                lines.append(found)
         return lines
 
 

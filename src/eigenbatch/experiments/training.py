@@ -12,10 +12,11 @@ from lightning.fabric import Fabric
 from rich.console import Console
 from torch.utils.tensorboard import SummaryWriter
 
+from eigenbatch.core.errors import RowError
 from eigenbatch.experiments.assemble import Assembled, assemble, evaluate
 from eigenbatch.experiments.config import Precision, TrainConfig
 from eigenbatch.experiments.progress import ProgressBar
-from eigenbatch.experiments.run_directory import RunDirectory
+from eigenbatch.experiments.run_directory import RunDirectory, RunError
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.select.selector import Stateful
 from eigenbatch.train.checkpoint import Checkpoint
@@ -97,14 +98,19 @@ def train(
     parts: dict[str, Stateful] = {"cache": run.cache, "monitor": monitor}
     checkpoint = Checkpoint(directory.checkpoint, run.sampler, parts)
     first = fabric.global_rank == 0
-    if not resume and first:
-        directory.create(config, device=str(fabric.device))
-    if resume and directory.checkpoint.exists():
-        checkpoint.load(run.training)
-    if resume and first:
-        directory.forget_after(run.training.step if run.training.step else -1)
     with directory.locked() if first else nullcontext():
-        _fit(run, directory, monitor, checkpoint, observers, console)
+        if not resume and first:
+            directory.create(config, device=str(fabric.device))
+        if resume and directory.checkpoint.exists():
+            checkpoint.load(run.training)
+        if resume and first:
+            directory.forget_after(run.training.step if run.training.step else -1)
+        try:
+            _fit(run, directory, monitor, checkpoint, observers, console)
+        except RowError as reason:
+            raise RunError(f"{path}, step {run.training.step}: {reason}") from reason
+        except OSError as reason:  # a full disk names no file
+            raise RunError(f"{path}: {reason}") from reason
     return directory
 
 

@@ -114,7 +114,7 @@ def _row(run: Run, name: str) -> Row:
     if run.settings is None:
         state = "damaged"
     elif not run.curves:
-        state = "empty"
+        state = "empty" if math.isnan(run.end[0]) else "not finite"
     else:
         state = "finished" if run.finished else "unfinished"
     return Row(

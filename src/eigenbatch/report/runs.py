@@ -155,7 +155,9 @@ def _read_metrics(path: Path) -> tuple[Metrics, list[str]]:
     if metrics.cut_off:
         problems.append("the last line of metrics.jsonl is half-written")
     if metrics.not_finite:
-        problems.append(f"values left out because they are no finite numbers: {metrics.not_finite}")
+        problems.append(
+            f"values left out because they are not finite: {metrics.not_finite} (did it diverge?)"
+        )
     return metrics, problems
 
 

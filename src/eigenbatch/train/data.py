@@ -10,6 +10,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -167,9 +168,9 @@ def _unpickle(path: Path, md5: str) -> dict[str, list[int]]:
 class ImageFolder(Dataset[Sample]):
     """Pictures in one folder a class, below a directory or inside a zip file.
 
-    The split is the folder "train" or, for tests, "test" or "val"; without such folders the classes
-    are taken from the top. Pictures are turned to RGB, their shorter side scaled to `size` and the
-    middle square cut out, so that batches can be stacked.
+    The split is the folder "train" or, for tests, "test" or "val"; without such folders every fifth
+    picture of a class is kept for tests. Pictures are turned to RGB, their shorter side scaled to
+    `size` and the middle square cut out, so that batches can be stacked.
     """
 
     SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
@@ -177,18 +178,18 @@ class ImageFolder(Dataset[Sample]):
     def __init__(self, root: Path, split: Split, *, size: int = 64) -> None:
         self.root, self.size = root, size
         self._zip: tuple[int, zipfile.ZipFile] | None = None  # process id and its own handle
-        names = sorted(n for n in self._names() if PurePosixPath(n).suffix.lower() in self.SUFFIXES)
-        names = _of_split(names, split)
-        folders = [PurePosixPath(name).parent.name for name in names]
-        self.classes = tuple(sorted(set(folders)))
-        if not names or "" in self.classes:
+        pictures = sorted(name for name in self._names() if self._is_picture(name))
+        self.names = _of_split(pictures, split)
+        self.classes = tuple(sorted({_class(name) for name in _of_split(pictures, "train")}))
+        if not self.names or "" in self.classes:
             raise DataError(
                 f"{root} holds no pictures in class folders for split {split!r}: expected "
                 f"{split}/CLASS/PICTURE with endings {', '.join(self.SUFFIXES)}"
             )
         index = {name: i for i, name in enumerate(self.classes)}
-        self.names = names
-        self.labels = torch.tensor([index[folder] for folder in folders])
+        if unknown := sorted({_class(name) for name in self.names} - set(index)):
+            raise DataError(f"{root}: {unknown[0]!r} has {split} pictures, but none to train on")
+        self.labels = torch.tensor([index[_class(name)] for name in self.names])
 
     def __len__(self) -> int:
         return len(self.names)
@@ -197,8 +198,14 @@ class ImageFolder(Dataset[Sample]):
         from PIL import Image
 
         name = self.names[index]
-        with Image.open(io.BytesIO(self._read(name))) as picture:
-            image = picture.convert("RGB")
+        try:
+            with Image.open(io.BytesIO(self._read(name))) as picture:
+                image = picture.convert("RGB")
+        except Exception as reason:  # whatever a damaged picture does to its reader
+            kind = type(reason).__name__
+            raise DataError(
+                f"{name} in {self.root} cannot be read as a picture ({kind}): mend or remove it"
+            ) from reason
         scale = self.size / min(image.size)
         width, height = (max(self.size, round(side * scale)) for side in image.size)
         image = image.resize((width, height), Image.Resampling.BILINEAR)
@@ -209,6 +216,11 @@ class ImageFolder(Dataset[Sample]):
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_zip": None}  # a handle belongs to its process
+
+    def _is_picture(self, name: str) -> bool:
+        path = PurePosixPath(name)
+        hidden = any(part == "__MACOSX" or part.startswith(".") for part in path.parts)
+        return path.suffix.lower() in self.SUFFIXES and not hidden
 
     def _names(self) -> Iterator[str]:
         if self.root.is_dir():
@@ -236,14 +248,20 @@ class ImageFolder(Dataset[Sample]):
 
 
 def _of_split(names: list[str], split: Split) -> list[str]:
-    """Names below the folder of the split; all of them if there are no such folders."""
+    """Names below the folder of the split; without such folders one in five is for tests."""
     wanted = ("train",) if split == "train" else ("test", "val")
     known = ("train", "test", "val")
     folders = {part for name in names for part in PurePosixPath(name).parts[:-2]}
     if not folders & set(known):
-        return names
+        by_class = groupby(sorted(names, key=_class), key=_class)
+        held_out = {name for _, members in by_class for name in list(members)[4::5]}
+        return [name for name in names if (name in held_out) == (split == "test")]
     choice = next((folder for folder in wanted if folder in folders), None)
     return [name for name in names if choice in PurePosixPath(name).parts[:-2]]
+
+
+def _class(name: str) -> str:
+    return PurePosixPath(name).parent.name
 
 
 LabelledImages = ImageArray | ImageFolder | Chosen
