@@ -8,6 +8,7 @@ from torch import Tensor
 from eigenbatch.core.band import BatchBand
 from eigenbatch.core.cloud import Cloud, cloud_of
 from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.precision import accumulated
 from eigenbatch.monitor.diagnose import diagnose, diagnose_cloud
 from eigenbatch.monitor.diagnosis import Diagnosis
 from eigenbatch.monitor.measure import inputs_of, read_batch
@@ -116,7 +117,7 @@ def _band(name: str, band: BatchBand) -> Line:
 
 
 def _spectrum(cloud: Cloud, z: Tensor) -> Section:
-    norms = torch.linalg.vector_norm(z, dim=1)
+    norms = torch.linalg.vector_norm(accumulated(z), dim=1)
     lengths = f"{norms.min():.3g} ... {norms.max():.3g}"
     n, d, most = cloud.count, cloud.dimension, cloud.attainable_rank
     noise = 100 * ((d - 1) / n) ** 0.5

@@ -42,8 +42,11 @@ def test_gradient_is_exact_where_eigenvalues_repeat(kind):
     assert torch.autograd.gradcheck(lambda x: whiten(x, eps=1e-2), z, atol=1e-6)
 
 
-def test_identical_rows_warn_and_stay_finite_with_their_gradient():
-    z = torch.ones(4, 3, dtype=torch.float64, requires_grad=True)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", range(5))
+def test_identical_rows_warn_and_stay_finite_with_their_gradient(seed, dtype):
+    row = torch.randn(16, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    z = row.repeat(8, 1).requires_grad_()
     with pytest.warns(NumericalWarning, match="identical up to sign"):
         white = whiten(z)
     white.sum().backward()

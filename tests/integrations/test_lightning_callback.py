@@ -56,7 +56,7 @@ def fit(module, callback, directory: Path, **settings) -> pl.Trainer:
     trainer = pl.Trainer(
         max_epochs=1,
         accelerator="cpu",
-        callbacks=[callback],
+        callbacks=callback if isinstance(callback, list) else [callback],
         default_root_dir=directory,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -150,3 +150,16 @@ def test_the_monitors_state_travels_with_the_checkpoint(tmp_path: Path) -> None:
     restored.load_state_dict(state)
     assert restored.monitor.state_dict() == callback.monitor.state_dict()
     assert state["step"] == STEPS
+
+
+def test_two_monitors_in_one_trainer_keep_their_numbers_and_states_apart(tmp_path: Path) -> None:
+    callbacks = [
+        SpectralCallback(SpectralMonitor(tau, every=3, strict=True), name=name)
+        for name, tau in (("sharp", 0.1), ("soft", 0.5))
+    ]
+    trainer = fit(SimCLR(), callbacks, tmp_path, enable_checkpointing=True)
+    assert trainer.logged_metrics["sharp/tau"] == pytest.approx(0.1)
+    assert trainer.logged_metrics["soft/tau"] == pytest.approx(0.5)
+    (checkpoint,) = tmp_path.rglob("*.ckpt")
+    states = torch.load(checkpoint, weights_only=False)["callbacks"]
+    assert sum("SpectralCallback" in name for name in states) == 2

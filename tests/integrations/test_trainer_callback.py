@@ -15,6 +15,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from transformers import TrainerState
 
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.errors import ParameterError
@@ -40,7 +41,7 @@ def tiny_model() -> SentenceTransformer:
     )
 
 
-def train(callback, directory: Path, *, accumulate: int = 1, model=None):
+def train(callback, directory: Path, *, accumulate=1, model=None, resume=None, **changes):
     model = model or tiny_model()
     following = [*WORDS[1:], WORDS[0]]
     positives = [f"{word} {other}" for word, other in zip(WORDS, following, strict=True)]
@@ -52,15 +53,15 @@ def train(callback, directory: Path, *, accumulate: int = 1, model=None):
             gradient_accumulation_steps=accumulate,
             num_train_epochs=1,
             report_to="none",
-            save_strategy="no",
             disable_tqdm=True,
             use_cpu=True,
+            **({"save_strategy": "no"} | changes),
         ),
         train_dataset=Dataset.from_dict({"anchor": WORDS, "positive": positives}),
         loss=MultipleNegativesRankingLoss(model, scale=SCALE),
         callbacks=[callback],
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resume)
     return trainer
 
 
@@ -124,7 +125,7 @@ def test_an_output_without_embedding_raises_only_in_strict_mode(
 
     def step(monitor: SpectralMonitor) -> None:
         model, callback = Model(), SpectralTrainerCallback(monitor)
-        callback.on_train_begin(None, None, None, model=model)
+        callback.on_train_begin(None, TrainerState(), None, model=model)
         model()
         model()
         callback.on_step_end(None, None, None)
@@ -149,7 +150,7 @@ def test_skipped_steps_capture_nothing(tmp_path: Path) -> None:
 def test_no_more_than_two_outputs_are_kept_alive() -> None:
     model = torch.nn.Identity()
     callback = SpectralTrainerCallback(SpectralMonitor(1 / SCALE))
-    callback.on_train_begin(None, None, None, model=model)
+    callback.on_train_begin(None, TrainerState(), None, model=model)
     outputs = [{"sentence_embedding": torch.ones(8, 4)} for _ in range(3)]
     for output in outputs:
         model(output)
@@ -179,3 +180,22 @@ def test_a_model_that_makes_one_embedding_is_reported_and_training_goes_on(
     callback._capture = lambda *_: None
     assert train(callback, tmp_path).state.global_step == STEPS
     assert "the model made 0 embeddings in this step, 2 are needed" in caplog.text
+
+
+def test_a_resumed_run_goes_on_with_its_steps_and_its_history(tmp_path) -> None:
+    whole, first, second = [], [], []
+    for taken, changes in (
+        (whole, {}),
+        (first, {"max_steps": 3, "save_strategy": "steps", "save_steps": 3}),
+        (second, {"resume": str(tmp_path / "checkpoint-3")}),
+    ):
+        monitor = SpectralMonitor(1 / SCALE, every=1, strict=True)
+        train(SpectralTrainerCallback(monitor, sinks=[taken.append]), tmp_path, **changes)
+    assert [reading.step for reading in second] == list(range(3, STEPS))
+    assert second[-1].trend.readings == whole[-1].trend.readings == STEPS
+    (tmp_path / "checkpoint-3" / "spectral_monitor.json").unlink()
+    late = []
+    monitor = SpectralMonitor(1 / SCALE, every=1, strict=True)
+    callback = SpectralTrainerCallback(monitor, sinks=[late.append])
+    train(callback, tmp_path, resume=str(tmp_path / "checkpoint-3"))
+    assert [reading.step for reading in late] == list(range(3, STEPS))

@@ -43,7 +43,21 @@ def failures(rank):
         except ValueError as error:
             heard.append(str(error))
     heard.append(SpectralMonitor(TAU, sync=True)(*broken) is None)
+    for tau, source in (
+        (TAU, lambda: fails(rank, shard(rank))),
+        (lambda: fails(rank, TAU), lambda: shard(rank)),
+    ):
+        try:
+            SpectralMonitor(tau, strict=True, sync=True)(views=source)
+        except Exception as error:
+            heard.append(f"{type(error).__name__}: {error}")
     return heard
+
+
+def fails(rank, value):
+    if rank == 1:
+        raise KeyError("z1")
+    return value
 
 
 def traffic(rank):
@@ -112,7 +126,7 @@ def test_without_sync_each_process_reads_its_own_batch(both) -> None:
 
 @pytest.mark.slow
 def test_a_batch_that_one_process_cannot_read_stops_all_and_blocks_none(both) -> None:
-    (elsewhere, shapes, silent), (here, same_shapes, also_silent) = (
+    (elsewhere, shapes, silent, *others), (here, same_shapes, also_silent, *own) = (
         results["failures"] for results in both
     )
     assert "another process holds a batch that cannot be read" in elsewhere
@@ -120,6 +134,9 @@ def test_a_batch_that_one_process_cannot_read_stops_all_and_blocks_none(both) ->
     assert shapes == same_shapes
     assert "different shapes [[16, 64], [18, 64]]" in shapes
     assert silent is also_silent is True
+    assert own == ["KeyError: 'z1'"] * 2  # views= failed there, then tau
+    assert len(others) == 2
+    assert all("another process holds a batch that cannot be read" in text for text in others)
 
 
 @pytest.mark.slow

@@ -105,3 +105,17 @@ def test_statistics_belong_to_the_batch_that_was_handed_out():
     for batch in sampler:
         assert sampler.last.ids.tolist() == batch
         cache.update(batch, random_rows(len(batch)))
+
+
+def test_a_choice_that_nobody_asked_for_leaves_no_trace_in_the_selector():
+    """Three batches of every epoch are used, in the foreground and ahead."""
+    seen = {}
+    for background in (False, True):
+        sampler = sampler_of(filled_cache(60), Alternating(), background=background)
+        seen[background] = []
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            batches = iter(sampler)
+            seen[background] += [next(batches) for _ in range(3)]
+            batches.close()
+    assert seen[True] == seen[False]

@@ -1,3 +1,4 @@
+import copy
 import json
 import multiprocessing
 import os
@@ -156,3 +157,24 @@ def test_a_mapped_cache_on_another_device_is_refused(tmp_path):
     with pytest.raises(ParameterError, match="lives on the CPU"):
         EmbeddingCache(10, 4, device="meta", path=tmp_path / "cache.bin")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_caches_that_share_a_file_share_its_clock(tmp_path):
+    first = EmbeddingCache(4, 3, path=tmp_path / "cache.bin")
+    earlier, copied = EmbeddingCache(4, 3, path=tmp_path / "cache.bin"), copy.deepcopy(first)
+    for seed in range(5):
+        first.update([0, 1], random_rows(2, 3, seed=seed))
+    for other in (earlier, copied):
+        assert other.age(range(4)).tolist() == [0, 0, -1, -1]
+    earlier.update([2], random_rows(1, 3))
+    reopened = EmbeddingCache(4, 3, path=tmp_path / "cache.bin")
+    for cache in (first, earlier, reopened):
+        assert cache.age(range(4)).tolist() == [0, 0, 0, -1]
+
+
+def test_processes_that_write_the_same_updates_in_turn_agree_on_their_time(tmp_path):
+    ranks = [EmbeddingCache(4, 3, path=tmp_path / "cache.bin") for _ in range(2)]
+    for step in range(3):
+        for cache in ranks:
+            cache.update([step], random_rows(1, 3, seed=step))
+    assert [cache.age(range(4)).tolist() for cache in ranks] == [[2, 1, 0, -1]] * 2

@@ -97,16 +97,27 @@ def test_larger_probes_reach_larger_ranks():
 
 @pytest.mark.parametrize("window", [(8.0, 8.5), (12.0, 12.2), (15.0, 18.0)])
 @pytest.mark.parametrize("probe", [None, 64])
-def test_a_window_is_reached_and_held_while_the_batch_is_filled(window, probe):
+def test_a_window_is_approached_and_reached_by_the_full_batch(window, probe):
     pool = cloud("random", 2000, 32) * torch.arange(1, 33) ** -0.5
     chosen = Greedy(probe=probe, window=window)(pool, 128, generator=generator())
     assert len(chosen) == 128
-    for size in (64, 96, 128):
+    for size in (112, 128):
         assert window[0] <= participation_ratio(pool[chosen[:size]]) <= window[1]
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("window", "probe"),
+    [((5.0, 6.0), None), ((6.0, 7.0), 64), ((8.0, 9.0), 64), ((14.0, 15.0), None)],
+)
+def test_windows_below_and_above_the_rank_of_random_rows_are_reached(window, probe, seed):
+    pool = cloud("random", 400, 16)  # 32 random rows: about 10.9
+    chosen = Greedy(probe, window)(pool, 32, generator=torch.Generator().manual_seed(seed))
+    assert window[0] <= participation_ratio(pool[chosen]) <= window[1]
+
+
 def test_a_window_that_the_pool_does_not_offer_warns_and_fills_the_batch():
-    with pytest.warns(NumericalWarning, match="this pool does not offer it"):
+    with pytest.warns(NumericalWarning, match="no better one was found in this pool"):
         chosen = Greedy(window=(1.0, 1.2))(cloud("random", 500, 16), 128, generator=generator())
     assert len(chosen.unique()) == 128
 

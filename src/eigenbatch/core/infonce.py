@@ -38,7 +38,7 @@ class InfoNCE:
     @property
     def loss(self) -> Tensor:
         """(n,) -log p_i+."""
-        return softplus(self.log_odds)
+        return softplus(self.log_odds, threshold=40)  # beyond, exp(-x) is lost in float64 too
 
     @property
     def positive_probability(self) -> Tensor:

@@ -120,7 +120,8 @@ def isotropy_gap(z: Tensor, *, unbiased: bool = False, normalize: bool = True) -
     d tr(Sigma^2) - 1 may fall below zero by chance: the result then carries its sign, so that
     averages over batches stay near zero.
     """
-    return _gap(z.shape[1], _trace_of_square(z, unbiased=unbiased, normalize=normalize))
+    squared_trace = _trace_of_square(z, unbiased=unbiased, normalize=normalize)
+    return _gap(z.shape[1], squared_trace)
 
 
 @torch.no_grad()

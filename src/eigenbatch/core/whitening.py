@@ -27,7 +27,7 @@ def whiten(z: Tensor, *, eps: float = 1e-5, renormalize: bool = True) -> Tensor:
         wide = n < d
         gram = (rows @ rows.T if wide else rows.T @ rows) / n  # (min(n, d),) squared
         root, top = _InverseSquareRoot.apply(gram, eps)  # type: ignore[no-untyped-call]
-        if 1 - top <= 1e-4 * eps:
+        if gram.detach().trace() - top <= 1e-4 * eps:
             warnings.warn(
                 f"the rows are identical up to sign (largest eigenvalue {float(top):.12f} of 1): "
                 "whitening cannot spread them and returns them as they are",

@@ -37,6 +37,7 @@ class SpectralCallback(Callback):
 
     embeddings: from what `training_step` returned to the two views.
     layout: how they are contrasted, such as `Contrast.cross`; None is NT-Xent.
+    name: what logged numbers begin with; two callbacks in one trainer need two names.
     """
 
     def __init__(
@@ -47,8 +48,9 @@ class SpectralCallback(Callback):
         layout: Callable[[Tensor, Tensor], Contrast] | None = None,
         sinks: Sequence[Sink] = (),
         stop_on: StopOn | None = None,
+        name: str = "spectral",
     ) -> None:
-        self.monitor = monitor
+        self.monitor, self._name = monitor, name
         self._embeddings, self._layout = embeddings, layout
         self._sinks, self._stop_on = sinks, stop_on
 
@@ -69,12 +71,18 @@ class SpectralCallback(Callback):
             reading = self.monitor(contrast=lambda: layout(*self._embeddings(outputs)))
         if reading is None:
             return
-        pl_module.log_dict(reading.scalars())
+        numbers = reading.scalars().items()
+        pl_module.log_dict({key.replace("spectral", self._name, 1): one for key, one in numbers})
         for sink in self._sinks:
             sink(reading)
         if self._stop_on is not None and self._stop_on(reading):
             logger.warning("stopping: %s", ", ".join(self._stop_on.reasons))
             trainer.should_stop = True
+
+    @property
+    def state_key(self) -> str:
+        """Where a checkpoint keeps the state of this one."""
+        return self._generate_state_key(name=self._name)
 
     def state_dict(self) -> dict[str, Any]:
         """The monitor's state, saved with every checkpoint."""

@@ -1,7 +1,9 @@
 """Hugging Face Trainer and sentence-transformers: a callback that captures embeddings by a hook."""
 
+import json
 import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,6 +32,11 @@ def sentence_embedding(output: Any) -> Tensor:
             'the model returned no "sentence_embedding": give the callback embedding='
         ) from reason
     return found
+
+
+def _state_file(args: TrainingArguments, state: TrainerState) -> Path:
+    """Beside what the Trainer itself saves at this step."""
+    return Path(str(args.output_dir), f"checkpoint-{state.global_step}", "spectral_monitor.json")
 
 
 class SpectralTrainerCallback(TrainerCallback):
@@ -65,9 +72,28 @@ class SpectralTrainerCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Hook the model, once, even if an earlier run was interrupted."""
+        """Hook the model, once, even if an earlier run was interrupted; go on with a resumed one.
+
+        Without a saved state in the checkpoint at least the steps go on.
+        """
         self._release()
+        if state.global_step:
+            saved = _state_file(args, state)
+            known = json.loads(saved.read_text()) if saved.exists() else self.monitor.state_dict()
+            self.monitor.load_state_dict(known | {"step": state.global_step})
         self._hook = kwargs["model"].register_forward_hook(self._capture)
+
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Keep the monitor's state in the checkpoint."""
+        file = _state_file(args, state)
+        if state.is_world_process_zero and file.parent.is_dir():
+            file.write_text(json.dumps(self.monitor.state_dict()))
 
     def on_train_end(
         self,

@@ -94,7 +94,7 @@ def read_batch(
 
 def inputs_of(*views: Tensor) -> Inputs:
     """How the embeddings were handed over; of several dtypes, the coarsest decides."""
-    norms = torch.cat([torch.linalg.vector_norm(z.detach().float(), dim=1) for z in views])
+    norms = torch.cat([torch.linalg.vector_norm(accumulated(z.detach()), dim=1) for z in views])
     coarsest = max((z.dtype for z in views), key=lambda dtype: torch.finfo(dtype).eps)
     return Inputs(
         dtype=str(coarsest).removeprefix("torch."),

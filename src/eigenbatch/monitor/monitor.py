@@ -14,7 +14,7 @@ from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.precision import positive_scalar
 from eigenbatch.monitor.history import History, check_state
 from eigenbatch.monitor.measure import inputs_of, read_batch
-from eigenbatch.monitor.ranks import Together, gathered_pairs
+from eigenbatch.monitor.ranks import Together, gathered_pairs, give_up
 from eigenbatch.monitor.reading import Reading
 
 logger = logging.getLogger(__name__)
@@ -122,6 +122,8 @@ class SpectralMonitor:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
         check_state(state, "step", "history")
+        if not isinstance(state["step"], int):
+            raise ParameterError(f"the step of a monitor is a number, got {state['step']!r}")
         self._history.load_state_dict(state["history"])
         self._step = state["step"]
 
@@ -132,10 +134,16 @@ class SpectralMonitor:
         ids: Tensor | None,
         queue_ids: Tensor | None,
     ) -> Reading:
-        tau = self._tau() if callable(self._tau) else self._tau
+        try:
+            tau = self._tau() if callable(self._tau) else self._tau
+            views = views() if callable(views) else views
+        except Exception:
+            if self._sync:
+                give_up(self._group)
+            raise
         ranks = inputs = None
         if views is not None:
-            z1, z2 = views() if callable(views) else views
+            z1, z2 = views
             if self._sync:
                 ranks = Together(self._group, z1.device)
                 contrast = gathered_pairs(z1, z2, ranks)

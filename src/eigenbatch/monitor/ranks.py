@@ -78,6 +78,12 @@ def total_moments(local: Moments, ranks: Ranks) -> Moments:
     )
 
 
+def give_up(group: dist.ProcessGroup | None) -> None:
+    """Tell the others, who are in `gathered_pairs`, that this process has no batch at all."""
+    sendable = "cuda" if "nccl" in str(dist.get_backend(group)) else "cpu"
+    Together(group, torch.device(sendable)).concatenated(torch.zeros(1, 3, dtype=torch.long))
+
+
 def gathered_pairs(z1: Tensor, z2: Tensor, ranks: Together) -> Contrast:
     """NT-Xent over all processes: the anchors are this process's rows, the keys are everyone's.
 
@@ -86,7 +92,7 @@ def gathered_pairs(z1: Tensor, z2: Tensor, ranks: Together) -> Contrast:
     """
     try:
         anchors, reason = Contrast.paired(z1, z2).anchors, None  # (2b, d)
-    except ValueError as error:
+    except Exception as error:
         anchors, reason = z1.new_empty(0, 0), error
     wide = anchors.dtype == torch.float64
     told = ranks.concatenated(torch.tensor([[*anchors.shape, wide]]))  # (world, 3)

@@ -98,7 +98,7 @@ class EmbeddingCache:
     def age(self, ids: Tensor | Sequence[int]) -> Tensor:
         """(n,) updates of the cache since each row was written: 0 in the newest, -1 unknown."""
         ticks = self._ticks[self._index(ids)].long()  # (n,)
-        return torch.where(ticks == 0, -1, self._tick - ticks)
+        return torch.where(ticks == 0, -1, self._clock - ticks)
 
     def update(self, ids: Tensor | Sequence[int], z: Tensor) -> None:
         """Store row i of z (n, dim) under ids[i]; of a repeated id the last row stays.
@@ -114,7 +114,9 @@ class EmbeddingCache:
             )
         rows = unit_rows(z.detach(), "z").to(self.device, self.dtype)  # (n, dim)
         last = last_occurrences(index)
-        self._set_clock(self._tick + 1)  # first: no row is ever newer than the clock of a file
+        # First: no row is ever newer than the clock of a file. Processes that write the same
+        # update in turn agree on its time; one that opened the file earlier catches up.
+        self._set_clock(max(self._tick + 1, self._clock))
         self._rows[index[last]] = rows[last]
         self._ticks[index[last]] = self._tick
 
@@ -131,7 +133,7 @@ class EmbeddingCache:
         one process raises in all. Without torch.distributed it is plain `update`.
         """
         if initialized():
-            ids, z = gathered(torch.as_tensor(ids), z, self.dim, group)
+            ids, z = gathered(_tensor(ids), z, self.dim, group)
         self.update(ids, z)
 
     def flush(self) -> None:
@@ -142,7 +144,7 @@ class EmbeddingCache:
     def state_dict(self) -> dict[str, Any]:
         """A copy of everything; a memory-mapped cache is rather saved by keeping its file."""
         return self._identity() | {
-            "tick": self._tick,
+            "tick": self._clock,
             "rows": self._rows.clone(),
             "ticks": self._ticks.clone(),
         }
@@ -161,9 +163,16 @@ class EmbeddingCache:
                 raise StateError(f"the state's {name} are not a tensor of shape {tuple(own.shape)}")
         if not isinstance(tick := state.get("tick"), int) or tick < 0:
             raise StateError(f"the state's tick must be a number of updates, got {tick!r}")
+        if not 0 <= state["ticks"].min() <= state["ticks"].max() <= tick:
+            raise StateError("the state has rows from other times than its own: it is damaged")
         self._set_clock(tick)
         for name, own in tensors.items():
             own.copy_(state[name])
+
+    @property
+    def _clock(self) -> int:
+        """Updates so far, those that other processes wrote to a shared file included."""
+        return max(self._tick, int(self._mapped.clock)) if self._mapped else self._tick
 
     def _set_clock(self, tick: int) -> None:
         self._tick = tick
@@ -192,7 +201,7 @@ class EmbeddingCache:
 
     def _index(self, ids: Tensor | Sequence[int]) -> Tensor:
         """`ids` as an index into the rows; raises unless it is a vector of known range."""
-        index = torch.as_tensor(ids)
+        index = _tensor(ids)
         if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:
             raise ShapeError(
                 f"ids must be a vector of integers, got {index.dtype} of shape {tuple(index.shape)}"
@@ -204,6 +213,11 @@ class EmbeddingCache:
                 "with size=len(dataset)?"
             )
         return index.to(self.device, torch.int64)
+
+
+def _tensor(ids: Tensor | Sequence[int]) -> Tensor:
+    """`ids` as a tensor; an empty list has no dtype of its own."""
+    return torch.as_tensor(ids, dtype=None if len(ids) else torch.int64)
 
 
 def last_occurrences(ids: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class EpochPass:
         self.drawn = 0  # batches handed out
         self.ended = False  # whether who iterates was told that there are no more
         self._journal = torch.full((batches, batch_size), -1, dtype=torch.int32)  # -1: not drawn
-        self._selector_state = selector_state  # after the last choice
+        self.selector_state = selector_state  # after the last choice
 
     @property
     def finished(self) -> bool:
@@ -55,8 +55,8 @@ class EpochPass:
 
     def keep_selector_state(self, state: dict[str, Any]) -> None:
         """Remember the selector as it is after the last choice."""
-        self._selector_state.clear()
-        self._selector_state.update(state)
+        self.selector_state.clear()
+        self.selector_state.update(state)
 
     def state_dict(self, consumed: int) -> dict[str, Any]:
         """`consumed` batches are done with; those drawn since are to be repeated."""
@@ -65,7 +65,7 @@ class EpochPass:
             "consumed": consumed,
             "start": self.start,
             "journal": self._journal,
-            "selector": self._selector_state,
+            "selector": self.selector_state,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class EpochPass:
         self.start = deepcopy(state["start"])
         self.coverage.load_state_dict(self.start)
         self._journal = state["journal"].clone()
-        self._selector_state = deepcopy(state["selector"])
+        self.selector_state = deepcopy(state["selector"])
         for _ in range(state["consumed"]):
             if self.finished or (ids := self.recorded) is None:
                 raise StateError(
@@ -81,10 +81,10 @@ class EpochPass:
                     "are recorded: the state is damaged"
                 )
             self.hand_out(ids)
-        return self._selector_state
+        return self.selector_state
 
 
-def check_state(state: dict[str, Any], journal_shape: tuple[int, int]) -> None:
+def check_state(state: dict[str, Any], journal_shape: tuple[int, int], size: int) -> None:
     """Raise StateError unless `state` has all that resuming needs."""
     kinds = {"epoch": int, "consumed": int, "ended": bool, "selector": dict, "journal": Tensor}
     for name, kind in kinds.items():
@@ -95,6 +95,9 @@ def check_state(state: dict[str, Any], journal_shape: tuple[int, int]) -> None:
             f"the state's journal has shape {tuple(state['journal'].shape)}, "
             f"expected {journal_shape}: it is damaged"
         )
+    low, high = (int(bound) for bound in state["journal"].aminmax())
+    if low < -1 or high >= size:
+        raise StateError(f"the state's journal has ids {low} ... {high} of {size}: it is damaged")
     start = state.get("start", {})
     if start is not None and set(start) != {"position", "waiting", "deferred"}:
         raise StateError("the state's 'start' does not say who was waiting: it is damaged")

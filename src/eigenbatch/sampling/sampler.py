@@ -66,6 +66,8 @@ class SpectralBatchSampler(BatchSampler):
                 f"pool_size is {pool_size} but batch_size is {batch_size}: a batch is chosen from "
                 f"a pool at least as large (None: {POOL_BATCHES} batches)"
             )
+        if not callable(selector):
+            raise ParameterError(f"selector must be a Selector such as Greedy(64): {selector!r}")
         if coverage not in get_args(CoverageName):
             raise ParameterError(f"coverage must be one of {get_args(CoverageName)}: {coverage!r}")
         if (num_replicas is None) != (rank is None):
@@ -142,7 +144,7 @@ class SpectralBatchSampler(BatchSampler):
         own = {"version": VERSION, "sampler": self._identity()}
         if (found := {name: state.get(name) for name in own}) != own:
             raise StateError(f"this state belongs to a sampler with {found}, this one has {own}")
-        check_state(state, (len(self), self.batch_size))
+        check_state(state, (len(self), self.batch_size), self.cache.size)
         resumed = self._new_pass(state["epoch"])
         restore(self.selector, resumed.load_state_dict(state))
         # Of a finished epoch nothing is left to resume: a later one may have been set already.
@@ -160,19 +162,25 @@ class SpectralBatchSampler(BatchSampler):
     def _drawn_ahead(self) -> Generator[Tensor, None, None]:
         """Global batches, each chosen in a thread while the one before is in use.
 
-        The cache is read outside the thread: what is chosen never depends on timing.
+        The cache is read outside the thread: what is chosen never depends on timing. If iteration
+        ends early, the selector forgets the choice that nobody asked for.
         """
         current = self._begin_pass()
-        with ThreadPoolExecutor(1, "eigenbatch-selection") as thread:
+        choice: Future[Choice | None] | None = None
+        try:
+            with ThreadPoolExecutor(1, "eigenbatch-selection") as thread:
 
-            def submit() -> Future[Choice | None]:
-                return thread.submit(self._choose, self._request(current))
+                def submit() -> Future[Choice | None]:
+                    return thread.submit(self._choose, self._request(current))
 
-            choice = None if current.finished else submit()
-            while choice:
-                ids = self._hand_out(current, choice.result())
                 choice = None if current.finished else submit()
-                yield ids
+                while choice:
+                    ids = self._hand_out(current, choice.result())
+                    choice = None if current.finished else submit()
+                    yield ids
+        finally:
+            if choice:
+                restore(self.selector, current.selector_state)
         current.ended = True
 
     def _request(self, current: EpochPass) -> Request | None:

@@ -1,5 +1,7 @@
 """Greedy-m on a stream: candidates are offered as they arrive, the builder keeps the best."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -64,13 +66,14 @@ class BatchBuilder:
         mean = (self._squares / max(1, len(self._ids))).tolist()
         return dict(zip(self._waiting_ids, mean, strict=True))
 
-    def offer(self, ids: Tensor, z: Tensor) -> int:
+    def offer(self, ids: Tensor | Sequence[int], z: Tensor) -> int:
         """Add candidates (c, d) with their ids (c,); returns how many rows joined the batch.
 
         Candidates offered after the batch is full are ignored, and so are ids that wait or were
         picked already.
         """
         check_matrix(z, "z")
+        ids = torch.as_tensor(ids)
         if ids.shape != (len(z),) or ids.is_floating_point():
             raise ShapeError(
                 f"{len(z)} candidates need {len(z)} whole ids, got {ids.dtype} {tuple(ids.shape)}"

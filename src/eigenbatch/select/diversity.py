@@ -2,11 +2,16 @@
 
 from torch import Tensor
 
+from eigenbatch.core.errors import ShapeError
 from eigenbatch.core.precision import accumulated, no_autocast
 
 
 def rayleigh_scores(candidates: Tensor, batch: Tensor) -> Tensor:
     """q_B(z) = z^T Sigma_B z = mean over B of <z, z'>^2, for each candidate; (c,)."""
+    if candidates.shape[-1] != batch.shape[-1]:
+        raise ShapeError(
+            f"candidates have dimension {candidates.shape[-1]}, the batch {batch.shape[-1]}"
+        )
     candidates, batch = accumulated(candidates), accumulated(batch)
     with no_autocast(batch):
         return (candidates @ batch.T).square().mean(1)

@@ -1,6 +1,7 @@
 """The greedy element-wise builder, Algorithm 2."""
 
 import warnings
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
@@ -21,7 +22,7 @@ class Greedy:
 
     probe: rows looked at per pick (Greedy-m); None looks at the whole pool, which costs less than a
         small probe does in a plain loop, and is better.
-    window: steer R to the middle of [low, high] and hold it there while the batch is filled.
+    window: steer R so that the full batch ends in the middle of [low, high].
     score: "spectral" minimises q_B(z); "centroid" is the paper's cheaper proxy <z, mean of B>.
     literal: stop as printed once R enters the window, with fewer than batch_size rows (for study).
 
@@ -69,12 +70,12 @@ class Greedy:
                 f"window {self.window} is out of reach: {batch_size} rows in dimension "
                 f"{rows.shape[1]} have an effective rank of at most {attainable}"
             )
-        middle = (low + high) / 2
+        aim = _path((low + high) / 2, rows, batch_size)
 
         def off_target(standing: Standing) -> Tensor:
             scores = standing.squares / standing.size
             ranks = 1 / trace_after_adding(standing.trace, standing.size, scores)
-            return (ranks - middle).abs()
+            return (ranks - aim(standing.size + 1)).abs()
 
         def inside(standing: Standing) -> bool:
             return standing.size >= 2 and bool(low <= 1 / standing.trace <= high)
@@ -91,11 +92,26 @@ class Greedy:
         if not low - 1e-6 <= reached <= high + 1e-6:
             warnings.warn(
                 f"the batch has an effective rank of {reached:.2f}, outside the window "
-                f"{self.window}: this pool does not offer it",
+                f"{self.window}: no better one was found in this pool",
                 NumericalWarning,
                 stacklevel=2,
             )
         return chosen
+
+
+def _path(end: float, pool: Tensor, batch_size: int) -> Callable[[int], float]:
+    """The effective rank to aim for at each size, so that the full batch has the rank `end`.
+
+    b independent rows of a cloud have tr(Sigma^2) = 1/b + (1 - 1/b) t on average, t being that of
+    the cloud. Below what random rows of the pool would have, the path is that of the cloud which
+    ends there: a batch that is too diverse early could not come down again. Above, the sooner the
+    better.
+    """
+    typical = 1 / batch_size + (1 - 1 / batch_size) / participation_ratio(pool)
+    if 1 / end < typical or batch_size == 1:
+        return lambda size: end
+    cloud = (1 / end - 1 / batch_size) / (1 - 1 / batch_size)
+    return lambda size: 1 / (1 / size + (1 - 1 / size) * cloud)
 
 
 def _nearest_centroid(standing: Standing) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eigenbatch.core.errors import ParameterError
-from eigenbatch.core.precision import no_autocast
+from eigenbatch.core.precision import accumulation_dtype, no_autocast
 from eigenbatch.select.selector import check_pool, shuffled, unit_pool
 
 MEMORY = 1000
@@ -113,8 +113,9 @@ def candidate_ranks(batches: Tensor) -> Tensor:
     other = batches.mT
     with no_autocast(batches):
         grams = batches @ other if n < d else other @ batches  # (c, s, s), s = min(n, d)
-    traces = batches.square().sum((1, 2))  # (c,)
-    return (traces.square() / grams.square().sum((1, 2))).clamp(1, min(n, d))
+    wide = accumulation_dtype(batches.device)
+    traces = batches.square().sum((1, 2), dtype=wide)  # (c,)
+    return (traces.square() / grams.square().sum((1, 2), dtype=wide)).clamp(1, min(n, d))
 
 
 def check_window(window: tuple[float, float]) -> tuple[float, float]:

@@ -23,7 +23,10 @@ class Signal(Protocol):
 
 
 class AfterBatches:
-    """True once `count` batches were selected (15 epochs: `15 * len(sampler)`)."""
+    """True once `count` batches were selected.
+
+    A sampler selects nothing while its cache is cold: for about 15 epochs, `14 * len(sampler)`.
+    """
 
     def __init__(self, count: int) -> None:
         if count < 0:
