@@ -1,6 +1,10 @@
 """Every synthetic claim runs, resumes and can say both yes and no."""
 
 import json
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -169,6 +173,40 @@ def test_a_run_that_broke_off_keeps_finished_chunks_and_computes_only_the_rest(
     lines.write_bytes(lines.read_bytes()[:-9])  # a crash in the middle of the last line
     (mended,) = reproduce([claim], "smoke", tmp_path, jobs=1)
     assert mended == record
+
+
+WORKER = """
+import multiprocessing, os, time
+from concurrent.futures import ProcessPoolExecutor
+from eigenbatch.experiments.reproduce import _begin_worker
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(1, context, initializer=_begin_worker)
+    print(pool.submit(os.getpid).result(), flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_ends_when_the_command_is_killed(tmp_path):
+    (tmp_path / "command.py").write_text(WORKER)
+    command = subprocess.Popen([sys.executable, tmp_path / "command.py"], stdout=subprocess.PIPE)
+    worker = int(command.stdout.readline())
+    command.kill()
+    command.communicate()
+    deadline = time.monotonic() + 60
+    while _alive(worker):
+        assert time.monotonic() < deadline, f"worker {worker} goes on without its parent"
+        time.sleep(0.1)
+
+
+def _alive(process):
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"  # nobody may be there to collect it
 
 
 @pytest.mark.parametrize("tau", [0.05, 0.3])
