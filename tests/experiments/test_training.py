@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -129,6 +132,39 @@ def test_however_a_run_ends_the_resumed_one_misses_nothing(tmp_path, end, error,
     assert load_safely(tmp_path / "run" / "checkpoint.pt")["step"] == saved
     resumed = run(config, tmp_path / "run", resume=True)
     assert steps_and_facts(resumed) == steps_and_facts(whole)
+
+
+ONE_STOPS = """
+import sys
+from pathlib import Path
+
+from eigenbatch.experiments.config import TrainConfig
+from eigenbatch.experiments.training import train
+from eigenbatch.train.loop import Observer
+
+
+class StopInOneProcess(Observer):
+    def on_step(self, training, step):
+        if training.fabric.global_rank == 1 and training.step == 3:
+            training.stop = True
+
+
+config = TrainConfig(epochs=2, batch_size=240, width=4, dim=16)
+train(config, Path(sys.argv[1]), accelerator="cpu", observers=[StopInOneProcess()])
+"""
+
+
+@pytest.mark.slow
+def test_when_one_process_stops_all_do_at_the_same_step(tmp_path):
+    (tmp_path / "script.py").write_text(ONE_STOPS)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    subprocess.run(
+        [*torchrun, "--nproc-per-node=2", tmp_path / "script.py", tmp_path / "run"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, timeout=240,
+    )  # fmt: skip
+    lines = RunDirectory(tmp_path / "run").read_metrics()
+    assert max(line["step"] for line in lines) == 3
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -118,7 +119,7 @@ def fit(training: Training, views: Views, observers: Sequence[Observer] = ()) ->
 
 
 def _epochs(training: Training, views: Views, observers: Sequence[Observer]) -> None:
-    while training.epoch < training.epochs and not training.stop:
+    while training.epoch < training.epochs and not _stopped(training):
         training.loader.batch_sampler.set_epoch(training.epoch)
         training.method.train()
         for ids, outcome, seconds, waited in _updates(training, views):
@@ -127,11 +128,20 @@ def _epochs(training: Training, views: Views, observers: Sequence[Observer]) -> 
             step = Step(ids, outcome, seconds, waited)
             for observer in observers:
                 observer.on_step(training, step)
-            if training.stop:
+            if _stopped(training):
                 return
         training.epoch, training.batch = training.epoch + 1, 0
         for observer in observers:
             observer.on_epoch(training)
+
+
+def _stopped(training: Training) -> bool:
+    """Whether some process is to stop: all do so at the same step, or the others would wait."""
+    if training.fabric.world_size > 1:
+        wanted = torch.tensor(int(training.stop), device=training.fabric.device)
+        dist.all_reduce(wanted, dist.ReduceOp.MAX)
+        training.stop = bool(wanted)
+    return training.stop
 
 
 class _Interruption:
