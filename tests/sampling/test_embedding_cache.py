@@ -149,3 +149,9 @@ def test_memory_at_imagenet_size_is_the_raw_array_and_four_bytes_a_row():
     cache.update(last, random_rows(512, dim))
     assert cache.age(last).eq(0).all()
     assert int(cache.filled.sum()) == 512
+
+
+def test_no_ids_are_no_mistake():
+    cache = EmbeddingCache(4, 3)
+    assert cache.get([]).shape == (0, 3)
+    assert cache.age([]).tolist() == []

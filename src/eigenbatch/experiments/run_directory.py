@@ -129,19 +129,22 @@ def provenance() -> dict[str, Any]:
 
 @cache
 def commit() -> str | None:
-    """The commit of the source tree, if it is one, with "+" if it was changed.
+    """The commit of our source tree, with "+" if it was changed; None for an installed package.
 
     Asked once: what is committed later is not what this process runs.
     """
-    here = Path(__file__).parent
     try:
-        head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=here,
-                              capture_output=True, text=True, check=True)  # fmt: skip
-        changes = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], cwd=here,
-                                 capture_output=True, text=True, check=True)  # fmt: skip
+        _git("ls-files", "--error-unmatch", Path(__file__).name)  # the tree may be another's
+        changed = _git("status", "--porcelain", "--untracked-files=no")
+        return _git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return head.stdout.strip() + ("+" if changes.stdout.strip() else "")
+
+
+def _git(*words: str) -> str:
+    here = Path(__file__).parent
+    done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def _plain(config: Any) -> dict[str, Any]:

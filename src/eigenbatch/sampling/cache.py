@@ -217,7 +217,8 @@ class EmbeddingCache:
 
 def _tensor(ids: Tensor | Sequence[int]) -> Tensor:
     """`ids` as a tensor; an empty list has no dtype of its own."""
-    return torch.as_tensor(ids, dtype=None if len(ids) else torch.int64)
+    index = torch.as_tensor(ids)
+    return index if isinstance(ids, Tensor) or index.numel() else index.long()
 
 
 def last_occurrences(ids: Tensor) -> Tensor:
