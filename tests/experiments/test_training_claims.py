@@ -1,6 +1,7 @@
 """Claims that train: each runs at smoke scale, and each judge can say yes and no."""
 
 import json
+import math
 
 import pytest
 
@@ -10,7 +11,13 @@ from eigenbatch.experiments.reproduce import ClaimRun, reproduce
 from eigenbatch.experiments.run_directory import RunError
 from eigenbatch.experiments.statistics import paired_difference
 from eigenbatch.experiments.training_chunks import moco_chunk, training_chunk
-from eigenbatch.experiments.training_facts import beside, grouped, percent, saved
+from eigenbatch.experiments.training_facts import (
+    beside,
+    grouped,
+    percent,
+    saved,
+    saved_to_plateau,
+)
 
 TRAINING = [name for name in NAMES if claim(name).needs_images]
 
@@ -106,6 +113,14 @@ def test_an_unreached_target_is_said_and_never_significant():
     assert not difference.significant
     assert percent(difference) == "without a time in some run"
     assert list(grouped(rows + never, "selector")) == ["random", "p3"]
+
+
+def test_time_to_the_plateau_is_read_off_mean_curves():
+    slow = [{"seed": s, "times": [0, 4, 8, 12], "knn": [0.0, 0.4, 0.5, 0.6]} for s in range(3)]
+    fast = [row | {"knn": [0.0, 0.5, 0.7, 0.7]} for row in slow]  # 0.5 after 4 of 8
+    assert saved_to_plateau(fast, slow) == pytest.approx((0.5, 0.5, 0.5))
+    lower = [row | {"knn": [0.0, 0.1, 0.2, 0.3]} for row in slow]
+    assert saved_to_plateau(lower, slow)[1] == -math.inf
 
 
 FAST = {

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 POLICIES = ("random", "p1", "p3", "greedy-64")
-BOOTSTRAPS = 2000
 
 
 def chunks(scale: Scale) -> list[Chunk]:
@@ -48,7 +47,7 @@ def _interval(x: list[float], y: list[float]) -> tuple[float, float, float]:
     """Pearson's correlation with its bootstrapped 95 % interval."""
     generator = np.random.default_rng(0)
     a, b = np.array(x), np.array(y)
-    picks = generator.integers(0, len(a), (BOOTSTRAPS, len(a)))
+    picks = generator.integers(0, len(a), (facts.BOOTSTRAPS, len(a)))
     low, high = np.quantile([_correlation(a[pick], b[pick]) for pick in picks], (0.025, 0.975))
     return float(low), _correlation(a, b), float(high)
 
