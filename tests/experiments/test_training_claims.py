@@ -225,6 +225,20 @@ def test_diversity_is_judged_by_final_accuracy(name, settings):
     assert claim(name).judge(rows(-0.05)).outcome == "does not reproduce"
 
 
+@pytest.mark.parametrize(("gain", "outcome"), [
+    (0.05, "reproduced"), (-0.05, "does not reproduce"),
+])  # fmt: skip
+def test_time_to_the_plateau_is_judged_by_mean_curves_of_other_seeds(gain, outcome):
+    rows = [
+        curve(seed, selector=policy, final=0.5 + gain * (policy == "greedy-64"))
+        for policy in ("random", "greedy-64")
+        for seed in range(3)
+    ]
+    assert claim("plateau-time").judge(rows).outcome == outcome
+    used = {c.settings["seed"] for c in claim("wall-clock").chunks("small")}
+    assert not used & {c.settings["seed"] for c in claim("plateau-time").chunks("small")}
+
+
 def test_coverage_modes_are_judged_one_by_one():
     def rows(gains):
         return [

@@ -39,6 +39,7 @@ NAMES: tuple[str, ...] = (
     "similar-batches",
     "redundant-data",
     "coverage-modes",
+    "plateau-time",
 )
 
 
