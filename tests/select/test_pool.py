@@ -28,7 +28,8 @@ def test_scores_are_participation_ratios_on_either_gram(n, d, normalize):
 
 def test_scores_are_clipped_to_what_is_attainable():
     identical = torch.ones(1, 7, 3)
-    assert candidate_ranks(identical / identical.norm(dim=2, keepdim=True)).item() == 1.0
+    rank = candidate_ranks(identical / identical.norm(dim=2, keepdim=True)).item()
+    assert 1 <= rank < 1 + 1e-6
 
 
 @pytest.mark.parametrize(
