@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all lint format bench docs clean
+.PHONY: demo test lint format bench docs clean
 
 demo: $(VENV)/cli,report,train.stamp
 	$(BIN)/eigenbatch demo
@@ -13,9 +13,6 @@ demo: $(VENV)/cli,report,train.stamp
 PYTEST_ARGS ?= -n 2 --dist loadfile
 test: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
-
-test-all: $(VENV)/dev.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -m "exhaustive or not exhaustive"
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

@@ -211,7 +211,8 @@ def test_a_claim_is_reproduced_and_its_table_written(tmp_path: Path) -> None:
     words = ["reproduce", "numerical-scale", "--scale", "smoke", "--out", tmp_path / "runs"]
     result = call(*words, "--table", tmp_path / "claims.md")
     assert result.exit_code == 0, result.output
-    assert "numerical-scale" in result.output
+    assert "1 of 1: arithmetic" in result.output
+    assert "reproduced at smoke scale" in result.output
     assert "numerical-scale" in (tmp_path / "claims.md").read_text()
     assert (tmp_path / "images" / "claims" / "numerical-scale.png").is_file()
     again = json.loads(call(*words, "--json").stdout)

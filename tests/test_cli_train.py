@@ -100,9 +100,7 @@ def test_every_command_has_help_with_an_example(command):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "launcher", [pytest.param("devices", marks=pytest.mark.exhaustive), "torchrun"]
-)
+@pytest.mark.parametrize("launcher", ["devices", "torchrun"])
 def test_two_processes_train_on_one_batch_and_one_of_them_speaks(tmp_path, launcher):
     words = ["train", "--selector", "greedy-16", *SMALL, "--out", str(tmp_path / "run")]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]

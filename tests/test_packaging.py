@@ -129,7 +129,6 @@ def test_the_command_without_its_packages_says_what_to_install(package: str) -> 
         (["diagnose", "rows.safetensors"], ("safetensors",), "cli"),
     ],
 )
-@pytest.mark.exhaustive
 def test_a_command_without_its_extra_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments, hide, extra
 ) -> None:
@@ -149,7 +148,6 @@ def test_a_package_without_its_extra_names_it(package: str) -> None:
     assert f"pip install 'eigenbatch[{package}]'" in done.stderr
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("package", ["lightning", "transformers", "torchmetrics"])
 def test_an_adapter_without_its_package_names_the_extra(package: str) -> None:
     done = python(f"import eigenbatch.integrations.{package}")
@@ -157,7 +155,6 @@ def test_an_adapter_without_its_package_names_the_extra(package: str) -> None:
     assert f"needs {package}: pip install 'eigenbatch[integrations]'" in done.stderr
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("extras", "code"),
     [

@@ -182,15 +182,17 @@ def show_verdict(record: dict[str, Any], console: Console) -> None:
 
 @contextmanager
 def chunk_progress(console: Console) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar over chunks of work."""
+    """A bar over chunks of work; without a terminal, one line a finished chunk."""
+    if not console.is_terminal:
+        yield lambda done, total, name: console.print(f"{done} of {total}: {name}", highlight=False)
+        return
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    hidden = console.quiet or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+    with Progress(*columns, console=console, transient=True, disable=console.quiet) as bar:
         task = bar.add_task("", total=None)
 
         def advance(done: int, total: int, name: str) -> None:

@@ -70,7 +70,7 @@ def reproducible(line, workers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.exhaustive), 2])
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     "options",
     [

@@ -134,12 +134,12 @@ def reproduce(
         key: (key[0], chunks[key], Place(out / scale / "training", data_dir)) for key in waiting
     }
     for done, (key, rows, seconds) in enumerate(_results(work, jobs or _cores()), start=1):
+        advance(done, len(work), chunks[key].name)
         for run in waiting[key]:
             run.add(chunks[key], rows, seconds)
             open_chunks[run.claim.name] -= 1
             if not open_chunks[run.claim.name] and not _rank():
                 yield run.conclude()
-        advance(done, len(work), chunks[key].name)
 
 
 def _results(
