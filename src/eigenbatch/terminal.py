@@ -82,7 +82,7 @@ def show_comparison(result: "Comparison", console: Console) -> None:
     enough = all(entry.accuracy_gain.enough for entry in result.entries)
     doubt = "± is the 95 % CI" if enough else "too few seeds for intervals"
     title = f"{seeds} seeds, paired; target {result.target:.3f} kNN accuracy; {doubt}"
-    gains = _plain_table("selector", "kNN", "gain", "p", "time", "saved", "p", title=title)
+    gains = _plain_table("selector", "kNN", "gain", "p", "time", "saved", "p")
     curves = _plain_table("selector", "epochs", "AUAC", "AULC", "R_eff", "sigma", "share")
     for entry in result.entries:
         runs, first = entry.summaries, entry is result.entries[0]
@@ -106,7 +106,7 @@ def show_comparison(result: "Comparison", console: Console) -> None:
             f"{fmean(r.peak_sigma for r in runs):.2f}" + (f" !{collapsed}" if collapsed else ""),
             f"{fmean(r.selection_share for r in runs):.1%}",
         )
-    console.print(gains, curves)
+    console.print(title, gains, curves, highlight=False)
     console.print(
         "time, saved, epochs: to the target, selection included; - if a run missed it or began "
         "there. Unless given, the target is 90 % of what the first selector gains over an "
@@ -215,10 +215,8 @@ def _p_value(difference: "PairedDifference") -> str:
     return _reached(difference.p_value, "{:.2f}") if difference.enough else "-"
 
 
-def _plain_table(*headings: str, title: str | None = None) -> Table:
-    table = Table(
-        title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False
-    )
+def _plain_table(*headings: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for heading in headings:
         table.add_column(heading, no_wrap=True)
     return table
