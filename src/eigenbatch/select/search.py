@@ -9,6 +9,9 @@ case, least squared similarity on a CPU, `least_similar` gives the same picks fa
   earlier is a lower bound. A few rows of smallest r are kept up to date by small products; all
   others are refreshed, by one large matrix product for many picks, only when one of them could win.
 - probes: rows are visited in random order, m at a time, so that a probe is a contiguous slice.
+
+Small steps are numpy's, which has less overhead, but products are torch's: numpy's BLAS has threads
+of its own, which go on spinning after a product and slow the training step that follows.
 """
 
 from collections.abc import Callable
@@ -104,13 +107,16 @@ def least_similar(
     if rows.device.type != "cpu":
         return greedy_search(rows, batch_size, probe=probe, generator=generator)
     order = shuffled(len(rows), generator, rows.device).numpy()
-    if probe is None:
-        return torch.from_numpy(_whole_pool(rows.numpy(), int(order[0]), batch_size))
 
     def reshuffle(count: int) -> NDArray[np.int64]:
         return shuffled(count, generator, rows.device).numpy()
 
-    return torch.from_numpy(_probed(rows.numpy(), order, batch_size, probe, reshuffle))
+    with no_autocast(rows):
+        if probe is None:
+            picks = _whole_pool(rows.numpy(), int(order[0]), batch_size)
+        else:
+            picks = _probed(rows.numpy(), order, batch_size, probe, reshuffle)
+    return torch.from_numpy(picks)
 
 
 def _whole_pool(rows: Rows, first: int, batch_size: int) -> NDArray[np.int64]:
@@ -126,15 +132,16 @@ def _whole_pool(rows: Rows, first: int, batch_size: int) -> NDArray[np.int64]:
         applied = count
         # Nothing outside `near` can beat `bound` before the next refresh.
         near, bound = _smallest(squares, min(watched, k))
-        nearby, scores = rows[near], squares[near]
+        nearby, scores = torch.from_numpy(rows[near]), squares[near]
         cosines = np.empty_like(scores)
+        product = torch.from_numpy(cosines)  # the same memory
         while count < batch_size:
             j = scores.argmin()
             if scores[j] > bound:
                 break
             picks[count] = near[j]
             count += 1
-            np.dot(nearby, nearby[j], out=cosines)
+            torch.mv(nearby, nearby[j], out=product)
             np.multiply(cosines, cosines, out=cosines)
             np.add(scores, cosines, out=scores)
             scores[j] = np.inf
@@ -188,6 +195,6 @@ def _probed(
 
 def _square_sums(rows: Rows, picked: Rows) -> Rows:
     """Sum over `picked` of squared similarities; (len(rows),)."""
-    cosines = rows @ picked.T
+    cosines = (torch.from_numpy(rows) @ torch.from_numpy(picked).T).numpy()
     sums: Rows = np.einsum("ij,ij->i", cosines, cosines)
     return sums
