@@ -24,13 +24,19 @@ class Timings:
         return f"{_short(middle)}x ({_short(low)}-{_short(high)})"
 
 
-def alternate(functions: dict[str, Callable[[], object]], *, rounds: int = 11) -> Timings:
-    """Time all functions once a round, after one untimed call each."""
+def alternate(
+    functions: dict[str, Callable[[], object]], *, rounds: int = 11, pause: float = 0.05
+) -> Timings:
+    """Time all functions once a round, after one untimed call each.
+
+    pause: seconds before each call, in which threads of the one before stop spinning.
+    """
     for function in functions.values():
         function()
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
         for name, function in functions.items():
+            time.sleep(pause)
             start = time.perf_counter()
             function()
             seconds[name].append(time.perf_counter() - start)

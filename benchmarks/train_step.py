@@ -33,7 +33,7 @@ SHARE = 16
 
 
 def main() -> str:
-    return "\n\n".join([_whole_step(), _selection()])
+    return "\n\n".join([_whole_step(), _selection(), _aftermath()])
 
 
 def _images() -> ImageArray:
@@ -117,6 +117,27 @@ def _selection() -> str:
             f"| {_share(timings, name, 'resnet', SHARE)} |"
         )
     return "\n".join(lines)
+
+
+def _aftermath() -> str:
+    """What selection leaves behind: threads that go on spinning slow the step that follows."""
+    step = _update(ConvNet(3, (32, 64, 128, 128)))
+    few = torch.randn(2, IMAGES // SHARE, 3, 32, 32)
+    pool = torch.randn(POOL, 128)
+    timings = alternate(
+        {
+            "uniform": lambda: Random()(pool, IMAGES),
+            "after uniform": lambda: step(*few),
+            "greedy": lambda: Greedy(64)(pool, IMAGES),
+            "after greedy": lambda: step(*few),
+        },
+        rounds=41,
+        pause=0,
+    )
+    return (
+        f"**A ConvNet step on {2 * IMAGES // SHARE} views after a Greedy-64 selection** takes "
+        f"{timings.ratio('after greedy', 'after uniform')} the same step after a uniform one."
+    )
 
 
 def _choose_and_refresh(selector: Selector) -> Callable[[], None]:

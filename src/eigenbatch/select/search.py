@@ -132,16 +132,15 @@ def _whole_pool(rows: Rows, first: int, batch_size: int) -> NDArray[np.int64]:
         applied = count
         # Nothing outside `near` can beat `bound` before the next refresh.
         near, bound = _smallest(squares, min(watched, k))
-        nearby, scores = torch.from_numpy(rows[near]), squares[near]
+        nearby, scores = rows[near], squares[near]
         cosines = np.empty_like(scores)
-        product = torch.from_numpy(cosines)  # the same memory
         while count < batch_size:
             j = scores.argmin()
             if scores[j] > bound:
                 break
             picks[count] = near[j]
             count += 1
-            torch.mv(nearby, nearby[j], out=product)
+            np.einsum("ij,j->i", nearby, nearby[j], out=cosines)  # one thread
             np.multiply(cosines, cosines, out=cosines)
             np.add(scores, cosines, out=scores)
             scores[j] = np.inf
