@@ -25,11 +25,12 @@ class Timings:
 
 
 def alternate(
-    functions: dict[str, Callable[[], object]], *, rounds: int = 11, pause: float = 0.05
+    functions: dict[str, Callable[[], object]], *, rounds: int = 11, pause: float = 0.15
 ) -> Timings:
     """Time all functions once a round, after one untimed call each.
 
-    pause: seconds before each call, in which threads of the one before stop spinning.
+    pause: seconds before each call, in which threads of the one before stop spinning (OpenBLAS's
+    do so for 2^28 cycles).
     """
     for function in functions.values():
         function()
