@@ -15,8 +15,8 @@ from benchmarks.timing import alternate
 from eigenbatch.core.spectrum import participation_ratio
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
-from eigenbatch.select.greedy import Greedy
-from eigenbatch.select.random import Random
+from eigenbatch.selectors.greedy import Greedy
+from eigenbatch.selectors.random import Random
 
 IMAGENET, DIM, ROWS = 1_281_167, 128, 512
 

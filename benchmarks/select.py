@@ -21,10 +21,10 @@ from eigenbatch import (
     PoolMax,
     PoolMin,
     Random,
-    Selector,
     participation_ratio,
 )
-from eigenbatch.select.pool import candidate_ranks
+from eigenbatch.selectors import Selector
+from eigenbatch.selectors.pool import candidate_ranks
 
 K, N, D = 5120, 512, 128
 WHOLE = "Greedy, whole pool"

@@ -16,10 +16,10 @@ from eigenbatch.experiments.config import fastest_precision
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.indexed import IndexedDataset
 from eigenbatch.sampling.sampler import SpectralBatchSampler
-from eigenbatch.select.greedy import Greedy
-from eigenbatch.select.pool import PoolBalanced
-from eigenbatch.select.random import Random
-from eigenbatch.select.selector import Selector
+from eigenbatch.selectors.greedy import Greedy
+from eigenbatch.selectors.pool import PoolBalanced
+from eigenbatch.selectors.random import Random
+from eigenbatch.selectors.selector import Selector
 from eigenbatch.train.data import ImageArray
 from eigenbatch.train.encoders import ConvNet, projection_head, resnet18
 from eigenbatch.train.methods import SimCLR

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperGroup
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.integrations.missing import remedy
 from eigenbatch.terminal import (
     Terminal,

@@ -5,17 +5,9 @@ import pytest
 import torch
 
 from clouds import cloud
-from eigenbatch import (
-    Contrast,
-    ParameterError,
-    QueueSample,
-    gradient_band,
-    infonce,
-    negative_tops,
-    sampling_inflation,
-    spectrum,
-    subgaussian_radius,
-)
+from eigenbatch import Contrast, gradient_band, infonce, spectrum
+from eigenbatch.core import QueueSample, negative_tops, sampling_inflation, subgaussian_radius
+from eigenbatch.errors import ParameterError
 from layouts import LAYOUTS, brute_force, contrast
 
 PAPER = ("theorem", "proxy", "queue")

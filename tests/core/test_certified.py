@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clouds import KINDS, cloud
-from eigenbatch import Contrast, ParameterError, gradient_band, infonce
+from eigenbatch import Contrast, gradient_band, infonce
+from eigenbatch.errors import ParameterError
 from layouts import LAYOUTS, brute_force, contrast
 
 geometries = st.fixed_dictionaries(

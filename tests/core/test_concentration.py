@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from clouds import unit
-from eigenbatch import (
-    ParameterError,
+from eigenbatch.core import (
     bernstein_radius,
     effective_rank_radius,
     queue_ceiling,
     subgaussian_radius,
 )
+from eigenbatch.errors import ParameterError
 
 
 def test_subgaussian_radius_is_the_printed_formula():

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from clouds import cloud, unit
-from eigenbatch import Contrast, RowError, ShapeError
+from eigenbatch import Contrast
+from eigenbatch.errors import RowError, ShapeError
 from layouts import LAYOUTS, contrast
 
 

@@ -4,8 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clouds import KINDS, cloud, unit
-from eigenbatch import ShapeError, leave_out_top_eigenvalues, negative_tops
+from eigenbatch import leave_out_top_eigenvalues
+from eigenbatch.core import negative_tops
 from eigenbatch.core.downdate import eigenbasis, top_after_removal
+from eigenbatch.errors import ShapeError
 from layouts import LAYOUTS, contrast
 
 

@@ -6,7 +6,9 @@ from torch.nn.functional import cross_entropy
 
 import eigenbatch.core.infonce as module
 from clouds import KINDS, cloud
-from eigenbatch import Contrast, ParameterError, decompose, infonce
+from eigenbatch import Contrast, infonce
+from eigenbatch.core import decompose
+from eigenbatch.errors import ParameterError
 from layouts import LAYOUTS, brute_force, contrast
 
 TAUS = (0.01, 0.1, 1.0, 10.0)

@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from clouds import cloud, unit
-from eigenbatch import ShapeError, moments
+from eigenbatch import moments
+from eigenbatch.errors import ShapeError
 
 
 def test_moments_match_numpy():

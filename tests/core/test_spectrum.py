@@ -6,7 +6,8 @@ import torch
 from scipy.stats import entropy
 
 from clouds import KINDS, cloud, unit
-from eigenbatch import ShapeError, isotropy_gap, moments, participation_ratio, spectrum
+from eigenbatch import isotropy_gap, moments, participation_ratio, spectrum
+from eigenbatch.errors import ShapeError
 
 SIZES = [(40, 6), (6, 40), (12, 12)]
 

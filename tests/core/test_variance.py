@@ -1,7 +1,9 @@
 import pytest
 import torch
 
-from eigenbatch import ParameterError, infonce, negative_tops, variance_band, variance_coefficient
+from eigenbatch import infonce, variance_band
+from eigenbatch.core import negative_tops, variance_coefficient
+from eigenbatch.errors import ParameterError
 from layouts import contrast
 
 

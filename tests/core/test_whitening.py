@@ -4,7 +4,8 @@ import scipy.linalg
 import torch
 
 from clouds import cloud, unit
-from eigenbatch import NumericalWarning, ParameterError, ShapeError, spectrum, whiten
+from eigenbatch import spectrum, whiten
+from eigenbatch.errors import NumericalWarning, ParameterError, ShapeError
 
 
 @pytest.mark.parametrize(("n", "d"), [(40, 6), (6, 40), (12, 12)])

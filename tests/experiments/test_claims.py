@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from eigenbatch import Contrast, ParameterError, gradient_band
+from eigenbatch import Contrast, gradient_band
+from eigenbatch.errors import ParameterError
 from eigenbatch.experiments import registry, softmax_remainder
 from eigenbatch.experiments.batch_bands import batch_bands, decomposed
 from eigenbatch.experiments.claim import SCALES, Chunk, Claim, Place, Verdict

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from eigenbatch import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.experiments.compare import compare
 from eigenbatch.experiments.config import TrainConfig
 from eigenbatch.experiments.statistics import first_crossing, paired_difference, summarise

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from eigenbatch import ParameterError, ShapeError, spectrum
+from eigenbatch import spectrum
+from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.experiments.synthetic import (
     gaussian_rows,
     positives_at_cosine,

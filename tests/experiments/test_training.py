@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from eigenbatch import ParameterError, RowError
+from eigenbatch.errors import ParameterError, RowError
 from eigenbatch.experiments.config import TrainConfig, recipes
 from eigenbatch.experiments.run_directory import RunDirectory, RunError
 from eigenbatch.experiments.training import train

@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 from torch.utils.data import DataLoader, TensorDataset
 
 from eigenbatch import Contrast
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.integrations.lightning import SpectralCallback
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.stopping import StopOn

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import normalize
 
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.integrations.sinks import JsonLines, TensorBoard, WeightsAndBiases
 from eigenbatch.monitor.measure import read_batch
 from eigenbatch.monitor.monitor import SpectralMonitor

@@ -6,8 +6,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torchmetrics import MetricCollection
 
-from eigenbatch.core.errors import ShapeError
 from eigenbatch.core.spectrum import participation_ratio, spectrum
+from eigenbatch.errors import ShapeError
 from eigenbatch.integrations.torchmetrics import SpectralMetric
 
 ROWS = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))

@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import TrainerState
 
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.integrations.transformers import SpectralTrainerCallback
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.stopping import StopOn

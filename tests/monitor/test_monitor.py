@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.errors import ParameterError, RowError
 from eigenbatch.core.infonce import infonce
+from eigenbatch.errors import ParameterError, RowError
 from eigenbatch.monitor.history import WINDOW
 from eigenbatch.monitor.monitor import SpectralMonitor
 

@@ -9,9 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from eigenbatch.core.band import Method, gradient_band
 from eigenbatch.core.concentration import subgaussian_radius
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.errors import ShapeError
 from eigenbatch.core.infonce import BLOCK_ELEMENTS, infonce
 from eigenbatch.core.spectrum import spectrum
+from eigenbatch.errors import ShapeError
 from eigenbatch.monitor.measure import read_batch
 from eigenbatch.monitor.reading import Reading
 from layouts import LAYOUTS, contrast

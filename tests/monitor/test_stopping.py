@@ -2,7 +2,7 @@ import pytest
 import torch
 from batches import TAU, healthy_views
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.stopping import StopOn
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling_toys import LeastSimilar, Newest, Recording, filled_cache, random_rows
 
-from eigenbatch.core.errors import ParameterError, ShapeError
 from eigenbatch.core.spectrum import participation_ratio
+from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
-from eigenbatch.select.random import Random
+from eigenbatch.selectors.random import Random
 
 COVERAGES = ("epoch", "stream", "free")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sampling_toys import random_rows
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.sampling.cache import DTYPES, EmbeddingCache
 from eigenbatch.sampling.errors import CacheFileError
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from clouds import cloud
-from eigenbatch import EmbeddingCache, Greedy, Random, SpectralBatchSampler, StateError
+from eigenbatch import EmbeddingCache, Greedy, Random, SpectralBatchSampler
+from eigenbatch.sampling import StateError
 
 
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling_toys import filled_cache, random_rows
 
-from eigenbatch.core.errors import ParameterError, RowError, ShapeError
+from eigenbatch.errors import ParameterError, RowError, ShapeError
 from eigenbatch.sampling.cache import DTYPES, EmbeddingCache, last_occurrences
 from eigenbatch.sampling.errors import StateError
 

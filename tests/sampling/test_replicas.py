@@ -6,10 +6,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from sampling_toys import LeastSimilar, filled_cache, random_rows
 
-from eigenbatch.core.errors import RowError, ShapeError
+from eigenbatch.errors import RowError, ShapeError
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
-from eigenbatch.select.random import Random
+from eigenbatch.selectors.random import Random
 
 SIZE, BATCH, EPOCHS = 62, 8, 2
 COVERAGES = ("epoch", "stream", "free")

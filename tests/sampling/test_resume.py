@@ -8,11 +8,11 @@ from sampling_toys import Alternating, LeastSimilar, Numbers, filled_cache
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.sampling.errors import StateError
 from eigenbatch.sampling.indexed import IndexedDataset
 from eigenbatch.sampling.sampler import SpectralBatchSampler
-from eigenbatch.select.random import Random
+from eigenbatch.selectors.random import Random
 
 # torchdata 0.11 calls it in the constructor of its loader.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")

@@ -6,7 +6,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.indexed import IndexedDataset
 from eigenbatch.sampling.sampler import SpectralBatchSampler
-from eigenbatch.select.random import Random
+from eigenbatch.selectors.random import Random
 
 
 def epochs_of(loader, sampler, count):

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from eigenbatch.sampling.indexed import IndexedDataset
 from eigenbatch.sampling.sampler import SpectralBatchSampler
-from eigenbatch.select.random import Random
+from eigenbatch.selectors.random import Random
 
 # Lightning 2.6 asks torch's trees in a way that torch 2.13 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec:FutureWarning")

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from eigenbatch import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.train.encoders import ConvNet, projection_head, resnet18, resnet50
 
 

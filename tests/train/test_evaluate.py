@@ -6,7 +6,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 
 from clouds import cloud
-from eigenbatch import ParameterError, spectrum
+from eigenbatch import spectrum
+from eigenbatch.errors import ParameterError
 from eigenbatch.train.data import digits
 from eigenbatch.train.evaluate import (
     Features,

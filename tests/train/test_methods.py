@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from eigenbatch import ParameterError, infonce, spectrum, whiten
+from eigenbatch import infonce, spectrum, whiten
+from eigenbatch.errors import ParameterError
 from eigenbatch.train.methods import Alternating, MoCo, SimCLR, SupCon
 from eigenbatch.train.objectives import DistanceWeighted, MixedNegatives
 

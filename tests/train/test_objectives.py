@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from clouds import cloud, unit
-from eigenbatch import Contrast, ParameterError, infonce
+from eigenbatch import Contrast, infonce
+from eigenbatch.errors import ParameterError
 from eigenbatch.train.objectives import (
     AllNegatives,
     DistanceWeighted,

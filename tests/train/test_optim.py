@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from eigenbatch import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.train.optim import LARS, cosine_with_warmup, decay_groups
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from eigenbatch import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.train.views import Views
 
 

@@ -1,1 +1,52 @@
 """Pure functions on tensors, frozen records out: the mathematics of the paper, no state, no I/O."""
+
+from eigenbatch.core.band import Band, BatchBand, QueueSample, gradient_band
+from eigenbatch.core.cloud import Cloud, cloud_of
+from eigenbatch.core.concentration import (
+    bernstein_radius,
+    effective_rank_radius,
+    queue_ceiling,
+    sampling_inflation,
+    subgaussian_radius,
+)
+from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.downdate import leave_out_top_eigenvalues, negative_tops
+from eigenbatch.core.infonce import Decomposition, InfoNCE, decompose, infonce
+from eigenbatch.core.moments import Moments, moments
+from eigenbatch.core.prediction import Outlook, Prediction
+from eigenbatch.core.spectrum import Spectrum, isotropy_gap, participation_ratio, spectrum
+from eigenbatch.core.variance import VarianceBand, variance_band, variance_coefficient
+from eigenbatch.core.whitening import whiten
+
+__all__ = [
+    "Band",
+    "BatchBand",
+    "Cloud",
+    "Contrast",
+    "Decomposition",
+    "InfoNCE",
+    "Moments",
+    "Outlook",
+    "Prediction",
+    "QueueSample",
+    "Spectrum",
+    "VarianceBand",
+    "bernstein_radius",
+    "cloud_of",
+    "decompose",
+    "effective_rank_radius",
+    "gradient_band",
+    "infonce",
+    "isotropy_gap",
+    "leave_out_top_eigenvalues",
+    "moments",
+    "negative_tops",
+    "participation_ratio",
+    "queue_ceiling",
+    "sampling_inflation",
+    "spectrum",
+    "subgaussian_radius",
+    "variance_band",
+    "variance_coefficient",
+    "whiten",
+]

@@ -15,10 +15,10 @@ from eigenbatch.core.certified import certified_bounds
 from eigenbatch.core.concentration import queue_ceiling, subgaussian_radius
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.downdate import negative_tops
-from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.infonce import infonce
 from eigenbatch.core.precision import accumulated, positive_scalar
 from eigenbatch.core.spectrum import spectrum
+from eigenbatch.errors import ParameterError
 
 Method = Literal["certified", "theorem", "proxy", "queue"]
 Sampling = Literal["independent", "empirical"]

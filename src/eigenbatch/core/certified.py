@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from eigenbatch.core.downdate import negative_tops, pole_guard
-from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.infonce import InfoNCE
 from eigenbatch.core.precision import accumulated, no_autocast
 from eigenbatch.core.spectrum import leading_directions
+from eigenbatch.errors import ParameterError
 
 
 def certified_bounds(values: InfoNCE, directions: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import ShapeError
 from eigenbatch.core.moments import Moments, accumulated_rows, moments
 from eigenbatch.core.spectrum import Spectrum, smaller_gram, spectrum
+from eigenbatch.errors import ShapeError
 
 LEADING = 32  # eigenvalues kept to be looked at
 

@@ -6,8 +6,8 @@ matrix Bernstein for unit rows, has no constant to guess and is what to use for 
 
 import math
 
-from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.precision import positive_scalar
+from eigenbatch.errors import ParameterError
 
 
 def subgaussian_radius(

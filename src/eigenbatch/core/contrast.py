@@ -10,8 +10,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import ShapeError
 from eigenbatch.core.precision import check_matrix, unit_rows
+from eigenbatch.errors import ShapeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.errors import ShapeError
 from eigenbatch.core.moments import accumulated_rows
 from eigenbatch.core.precision import accumulated, check_matrix, no_autocast
 from eigenbatch.core.spectrum import descending_eigh, smaller_gram
+from eigenbatch.errors import ShapeError
 
 _BLOCK_ELEMENTS = 2**18
 _MAX_STEPS = 200

@@ -6,8 +6,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import ShapeError
 from eigenbatch.core.precision import accumulated, finite_rows, no_autocast, unit_rows
+from eigenbatch.errors import ShapeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import ParameterError, RowError, ShapeError
+from eigenbatch.errors import ParameterError, RowError, ShapeError
 
 
 def working_dtype(z: Tensor) -> torch.dtype:

@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.infonce import InfoNCE
 from eigenbatch.core.precision import accumulated, positive_scalar
 from eigenbatch.core.spectrum import Spectrum
+from eigenbatch.errors import ParameterError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import RowError
 from eigenbatch.core.moments import Moments, accumulated_rows
 from eigenbatch.core.precision import check_matrix, no_autocast
+from eigenbatch.errors import RowError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.downdate import negative_tops
-from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.infonce import infonce
 from eigenbatch.core.precision import accumulated, positive_scalar
+from eigenbatch.errors import ParameterError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

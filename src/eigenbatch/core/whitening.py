@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from eigenbatch.core.errors import NumericalWarning, ShapeError
 from eigenbatch.core.precision import accumulated, no_autocast, positive_scalar, unit_rows
+from eigenbatch.errors import NumericalWarning, ShapeError
 
 
 def whiten(z: Tensor, *, eps: float = 1e-5, renormalize: bool = True) -> Tensor:

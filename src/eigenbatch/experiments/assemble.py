@@ -11,17 +11,17 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import DataLoader
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.experiments.config import TrainConfig
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.indexed import IndexedDataset
 from eigenbatch.sampling.sampler import SpectralBatchSampler
-from eigenbatch.select.difficulty import Blend, Clustered
-from eigenbatch.select.greedy import Greedy
-from eigenbatch.select.pool import PoolBalanced, PoolMax, PoolMin
-from eigenbatch.select.random import Random
-from eigenbatch.select.schedule import AfterBatches, Schedule
-from eigenbatch.select.selector import Selector
+from eigenbatch.selectors.difficulty import Blend, Clustered
+from eigenbatch.selectors.greedy import Greedy
+from eigenbatch.selectors.pool import PoolBalanced, PoolMax, PoolMin
+from eigenbatch.selectors.random import Random
+from eigenbatch.selectors.schedule import AfterBatches, Schedule
+from eigenbatch.selectors.selector import Selector
 from eigenbatch.train.data import (
     ImageFolder,
     LabelledImages,

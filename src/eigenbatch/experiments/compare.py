@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.experiments.assemble import parse_selector
 from eigenbatch.experiments.config import TrainConfig
 from eigenbatch.experiments.run_directory import RunDirectory

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 
 Precision = Literal["32-true", "bf16-mixed"]
 DATA = ("digits", "cifar10", "cifar100", "folder")

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.experiments.claim import Claim
 
 NAMES: tuple[str, ...] = (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 
 TARGET_SHARE = 0.9
 ENOUGH_PAIRS = 3

@@ -7,8 +7,8 @@ inner products alone, so U is left out: it would rotate all rows together.
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import ParameterError, ShapeError
 from eigenbatch.core.precision import unit_rows
+from eigenbatch.errors import ParameterError, ShapeError
 
 
 def spiked_eigenvalues(dim: int, top: float) -> Tensor:

@@ -12,13 +12,13 @@ from lightning.fabric import Fabric
 from rich.console import Console
 from torch.utils.tensorboard import SummaryWriter
 
-from eigenbatch.core.errors import RowError
+from eigenbatch.errors import RowError
 from eigenbatch.experiments.assemble import Assembled, assemble, evaluate
 from eigenbatch.experiments.config import Precision, TrainConfig
 from eigenbatch.experiments.progress import ProgressBar
 from eigenbatch.experiments.run_directory import RunDirectory, RunError
 from eigenbatch.monitor.monitor import SpectralMonitor
-from eigenbatch.select.selector import Stateful
+from eigenbatch.selectors.selector import Stateful
 from eigenbatch.train.checkpoint import Checkpoint
 from eigenbatch.train.loop import Observer, Step, Training, fit
 from eigenbatch.train.observers import Evaluate, Metrics, RefreshCache

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.integrations.missing import missing
 from eigenbatch.integrations.sinks import Sink
 from eigenbatch.monitor.monitor import SpectralMonitor

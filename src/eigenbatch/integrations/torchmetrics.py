@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from eigenbatch.core.cloud import cloud_of
-from eigenbatch.core.errors import ShapeError
 from eigenbatch.core.moments import Moments, moments
 from eigenbatch.core.precision import check_matrix
+from eigenbatch.errors import ShapeError
 from eigenbatch.integrations.missing import missing
 from eigenbatch.monitor.reading import cloud_scalars
 

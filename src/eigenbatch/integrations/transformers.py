@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.errors import ParameterError, ShapeError
+from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.integrations.missing import missing
 from eigenbatch.integrations.sinks import Sink
 from eigenbatch.monitor.monitor import SpectralMonitor

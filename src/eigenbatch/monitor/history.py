@@ -4,7 +4,7 @@ from collections import deque
 from statistics import pvariance
 from typing import Any
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.monitor.reading import Trend
 
 SMOOTHING = 0.1

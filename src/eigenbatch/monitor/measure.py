@@ -9,7 +9,6 @@ from eigenbatch.core.band import BatchBand, Method, QueueSample, gradient_band
 from eigenbatch.core.cloud import Cloud, cloud_of, compact
 from eigenbatch.core.concentration import queue_ceiling, subgaussian_radius
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.errors import ShapeError
 from eigenbatch.core.infonce import infonce
 from eigenbatch.core.moments import moments
 from eigenbatch.core.precision import accumulated
@@ -18,6 +17,7 @@ from eigenbatch.core.reference_loss import chance_loss, separated_loss
 from eigenbatch.core.similarity import SimilaritySums, similarity_sums
 from eigenbatch.core.spectrum import spectrum
 from eigenbatch.core.sums import AnchorSums, anchor_sums
+from eigenbatch.errors import ShapeError
 from eigenbatch.monitor.ranks import Alone, Ranks, total_moments
 from eigenbatch.monitor.reading import Gradient, Inputs, Negatives, Queue, Reading, Softmax
 

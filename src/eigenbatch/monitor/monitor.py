@@ -10,8 +10,8 @@ from torch import Tensor
 
 from eigenbatch.core.band import Method
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.precision import positive_scalar
+from eigenbatch.errors import ParameterError
 from eigenbatch.monitor.history import History, check_state
 from eigenbatch.monitor.measure import inputs_of, read_batch
 from eigenbatch.monitor.ranks import Together, gathered_pairs, give_up

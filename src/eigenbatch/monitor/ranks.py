@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.errors import ParameterError, RowError, ShapeError
 from eigenbatch.core.moments import Moments
+from eigenbatch.errors import ParameterError, RowError, ShapeError
 
 
 class Ranks(Protocol):

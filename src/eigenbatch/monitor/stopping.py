@@ -1,6 +1,6 @@
 """Ending a run on a chosen diagnosis."""
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 from eigenbatch.monitor.diagnose import NAMES
 from eigenbatch.monitor.reading import Reading
 

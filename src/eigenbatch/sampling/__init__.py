@@ -1,1 +1,16 @@
 """The stateful shell around selectors: embedding cache and batch sampler."""
+
+from eigenbatch.sampling.cache import EmbeddingCache
+from eigenbatch.sampling.errors import CacheFileError, StateError
+from eigenbatch.sampling.indexed import IndexedDataset
+from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.sampling.selection import Selection
+
+__all__ = [
+    "CacheFileError",
+    "EmbeddingCache",
+    "IndexedDataset",
+    "Selection",
+    "SpectralBatchSampler",
+    "StateError",
+]

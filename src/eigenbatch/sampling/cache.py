@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from eigenbatch.core.errors import ParameterError, RowError, ShapeError
 from eigenbatch.core.precision import check_matrix, unit_rows
+from eigenbatch.errors import ParameterError, RowError, ShapeError
 from eigenbatch.sampling.errors import StateError
 from eigenbatch.sampling.mapped import VERSION, Layout, MappedRows
 from eigenbatch.sampling.replicas import gathered, initialized

@@ -1,4 +1,4 @@
-"""What the sampling layer adds to the errors of `eigenbatch.core.errors`."""
+"""What the sampling layer adds to the errors of `eigenbatch.errors`."""
 
 
 class CacheFileError(ValueError):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 
 ORDER, POOL, BATCH = 0, 1, 2  # what the numbers are for
 

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from eigenbatch.core.errors import ShapeError
+from eigenbatch.errors import ShapeError
 
 
 def initialized() -> bool:

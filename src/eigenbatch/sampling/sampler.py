@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor
 from torch.utils.data import BatchSampler
 
-from eigenbatch.core.errors import ParameterError, ShapeError
+from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.coverage import Buffer, Coverage, FreshPools
 from eigenbatch.sampling.epoch_pass import EpochPass, check_state
@@ -17,7 +17,7 @@ from eigenbatch.sampling.errors import StateError
 from eigenbatch.sampling.order import BATCH, ShuffledEpochs, generator_of, key
 from eigenbatch.sampling.replicas import rank_and_world
 from eigenbatch.sampling.selection import Request, Selection
-from eigenbatch.select.selector import Selector, restore, state_of
+from eigenbatch.selectors.selector import Selector, restore, state_of
 
 CoverageName = Literal["epoch", "stream", "free"]
 POOL_BATCHES = 10  # the paper's pool

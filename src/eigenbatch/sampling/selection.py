@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.spectrum import participation_ratio
+from eigenbatch.errors import ParameterError
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.coverage import Candidates
-from eigenbatch.select.selector import Bindable, Selector, shuffled
+from eigenbatch.selectors.selector import Bindable, Selector, shuffled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from eigenbatch.sampling.sampler import SpectralBatchSampler
-from eigenbatch.select.selector import Stateful
+from eigenbatch.selectors.selector import Stateful
 from eigenbatch.train.loop import Observer, Training
 
 VERSION = 1

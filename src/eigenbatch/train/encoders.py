@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 
 Stem = Literal["imagenet", "cifar"]
 

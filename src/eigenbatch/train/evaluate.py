@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, one_hot
 from torch.utils.data import DataLoader, Dataset
 
-from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.spectrum import spectrum
+from eigenbatch.errors import ParameterError
 from eigenbatch.train.data import Sample
 
 

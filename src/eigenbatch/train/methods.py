@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.precision import positive_scalar, working_dtype
 from eigenbatch.core.whitening import whiten
+from eigenbatch.errors import ParameterError
 from eigenbatch.train.gather import gather_rows, world
 from eigenbatch.train.objectives import AllNegatives, nt_xent, queue_loss, supervised_contrastive
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 
 
 def nt_xent(anchors: Tensor, keys: Tensor, itself: Tensor, positive: Tensor, tau: float) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 
 
 def decay_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ import torch
 from kornia import augmentation as kornia
 from torch import Tensor, nn
 
-from eigenbatch.core.errors import ParameterError
+from eigenbatch.errors import ParameterError
 
 
 class Views(nn.Module):

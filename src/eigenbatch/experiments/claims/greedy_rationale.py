@@ -9,7 +9,7 @@ from eigenbatch.core.spectrum import participation_ratio
 from eigenbatch.experiments.claim import Chunk, Claim, Place, Row, Scale, Verdict
 from eigenbatch.experiments.figures import BLUE, GREEN, GREY, ORANGE, tidy
 from eigenbatch.experiments.synthetic import gaussian_rows, spiked_eigenvalues
-from eigenbatch.select.diversity import frobenius_diversity, rayleigh_scores, trace_after_adding
+from eigenbatch.selectors.diversity import frobenius_diversity, rayleigh_scores, trace_after_adding
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

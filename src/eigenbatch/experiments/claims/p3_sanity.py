@@ -9,7 +9,7 @@ from eigenbatch.core.spectrum import participation_ratio, spectrum
 from eigenbatch.experiments.claim import Chunk, Claim, Place, Row, Scale, Verdict
 from eigenbatch.experiments.figures import BLUE, GREY, ORANGE, tidy
 from eigenbatch.experiments.synthetic import gaussian_rows, spiked_eigenvalues
-from eigenbatch.select.pool import candidate_ranks
+from eigenbatch.selectors.pool import candidate_ranks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,9 +13,9 @@ from eigenbatch.core.spectrum import participation_ratio
 from eigenbatch.experiments.claim import Chunk, Claim, Place, Row, Scale, Verdict
 from eigenbatch.experiments.figures import BLUE, CYCLE, GREY, ORANGE, tidy
 from eigenbatch.experiments.synthetic import gaussian_rows, spiked_eigenvalues
-from eigenbatch.select.greedy import Greedy
-from eigenbatch.select.pool import PoolMax
-from eigenbatch.select.selector import Selector
+from eigenbatch.selectors.greedy import Greedy
+from eigenbatch.selectors.pool import PoolMax
+from eigenbatch.selectors.selector import Selector
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from eigenbatch.experiments.claim import Chunk, Claim, Place, Row, Scale, Verdic
 from eigenbatch.experiments.figures import BLUE, GREY, ORANGE, tidy
 from eigenbatch.experiments.statistics import line_fit
 from eigenbatch.experiments.synthetic import gaussian_rows, spiked_eigenvalues
-from eigenbatch.select.diversity import rayleigh_scores, trace_after_adding
+from eigenbatch.selectors.diversity import rayleigh_scores, trace_after_adding
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,8 +5,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import ParameterError, ShapeError
 from eigenbatch.core.precision import check_matrix, finite_rows, unit_rows
+from eigenbatch.errors import ParameterError, ShapeError
 
 
 class Selector(Protocol):

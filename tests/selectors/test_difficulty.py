@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from clouds import cloud, unit
-from eigenbatch import Blend, Clustered, Greedy, ParameterError, Random, participation_ratio
+from eigenbatch import Blend, Clustered, Greedy, Random, participation_ratio
+from eigenbatch.errors import ParameterError
 
 
 def generator(seed=0):

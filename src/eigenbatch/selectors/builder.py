@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import ParameterError, ShapeError
 from eigenbatch.core.precision import accumulated, check_matrix, no_autocast, unit_rows
-from eigenbatch.select.diversity import trace_after_adding
+from eigenbatch.errors import ParameterError, ShapeError
+from eigenbatch.selectors.diversity import trace_after_adding
 
 
 class BatchBuilder:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.precision import accumulation_dtype, no_autocast
-from eigenbatch.select.selector import check_pool, shuffled, unit_pool
+from eigenbatch.errors import ParameterError
+from eigenbatch.selectors.selector import check_pool, shuffled, unit_pool
 
 MEMORY = 1000
 """Candidate ranks P3 remembers for its running percentiles."""

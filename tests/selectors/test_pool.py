@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from clouds import cloud
-from eigenbatch import ParameterError, PoolBalanced, PoolMax, PoolMin, participation_ratio
-from eigenbatch.select.pool import candidate_ranks
+from eigenbatch import PoolBalanced, PoolMax, PoolMin, participation_ratio
+from eigenbatch.errors import ParameterError
+from eigenbatch.selectors.pool import candidate_ranks
 
 
 def generator(seed=0):

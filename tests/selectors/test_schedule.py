@@ -2,17 +2,9 @@ import pytest
 import torch
 
 from clouds import cloud
-from eigenbatch import (
-    AfterBatches,
-    Greedy,
-    IsotropyBelow,
-    ParameterError,
-    PoolBalanced,
-    Random,
-    RankPlateau,
-    Schedule,
-    Sparingly,
-)
+from eigenbatch import Greedy, PoolBalanced, Random, Schedule
+from eigenbatch.errors import ParameterError
+from eigenbatch.selectors import AfterBatches, IsotropyBelow, RankPlateau, Sparingly
 
 
 class Named:

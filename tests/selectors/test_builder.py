@@ -2,7 +2,9 @@ import pytest
 import torch
 
 from clouds import cloud, unit
-from eigenbatch import BatchBuilder, ParameterError, Random, ShapeError, participation_ratio
+from eigenbatch import Random, participation_ratio
+from eigenbatch.errors import ParameterError, ShapeError
+from eigenbatch.selectors import BatchBuilder
 
 
 def stream(pool, chunk):

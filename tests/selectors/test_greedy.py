@@ -2,9 +2,10 @@ import pytest
 import torch
 
 from clouds import KINDS, cloud, unit
-from eigenbatch import Greedy, NumericalWarning, ParameterError, Random, participation_ratio
-from eigenbatch.select.diversity import frobenius_diversity, rayleigh_scores, trace_after_adding
-from eigenbatch.select.search import greedy_search, least_similar
+from eigenbatch import Greedy, Random, participation_ratio
+from eigenbatch.errors import NumericalWarning, ParameterError
+from eigenbatch.selectors.diversity import frobenius_diversity, rayleigh_scores, trace_after_adding
+from eigenbatch.selectors.search import greedy_search, least_similar
 
 
 def generator(seed=0):

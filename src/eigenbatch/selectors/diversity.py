@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from eigenbatch.core.errors import ShapeError
 from eigenbatch.core.precision import accumulated, no_autocast
+from eigenbatch.errors import ShapeError
 
 
 def rayleigh_scores(candidates: Tensor, batch: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import NumericalWarning, ParameterError, ShapeError
 from eigenbatch.core.precision import no_autocast, unit_rows
-from eigenbatch.select.selector import (
+from eigenbatch.errors import NumericalWarning, ParameterError, ShapeError
+from eigenbatch.selectors.selector import (
     Selector,
     bound,
     check_pool,

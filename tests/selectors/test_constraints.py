@@ -3,19 +3,16 @@ import torch
 
 from clouds import cloud, unit
 from eigenbatch import (
-    AfterBatches,
     Greedy,
     NoNearDuplicates,
-    NumericalWarning,
     OnePerGroup,
-    ParameterError,
     PoolBalanced,
     PoolMax,
     Random,
     Schedule,
-    ShapeError,
-    Sparingly,
 )
+from eigenbatch.errors import NumericalWarning, ParameterError, ShapeError
+from eigenbatch.selectors import AfterBatches, Sparingly
 
 
 def generator(seed=0):

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.precision import no_autocast
-from eigenbatch.select.search import Standing, greedy_search, least_similar
-from eigenbatch.select.selector import shuffled, unit_pool
+from eigenbatch.errors import ParameterError
+from eigenbatch.selectors.search import Standing, greedy_search, least_similar
+from eigenbatch.selectors.selector import shuffled, unit_pool
 
 
 class Clustered:

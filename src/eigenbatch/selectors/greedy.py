@@ -7,12 +7,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import NumericalWarning, ParameterError
 from eigenbatch.core.spectrum import participation_ratio
-from eigenbatch.select.diversity import trace_after_adding
-from eigenbatch.select.pool import check_window
-from eigenbatch.select.search import Standing, greedy_search, least_similar, least_squares
-from eigenbatch.select.selector import unit_pool
+from eigenbatch.errors import NumericalWarning, ParameterError
+from eigenbatch.selectors.diversity import trace_after_adding
+from eigenbatch.selectors.pool import check_window
+from eigenbatch.selectors.search import Standing, greedy_search, least_similar, least_squares
+from eigenbatch.selectors.selector import unit_pool
 
 Score = Literal["spectral", "centroid"]
 

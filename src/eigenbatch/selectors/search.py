@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigenbatch.core.precision import no_autocast
-from eigenbatch.select.diversity import trace_after_adding
-from eigenbatch.select.selector import shuffled
+from eigenbatch.selectors.diversity import trace_after_adding
+from eigenbatch.selectors.selector import shuffled
 
 Rows = NDArray[np.floating]
 

@@ -5,28 +5,23 @@ import torch
 
 from clouds import KINDS, cloud
 from eigenbatch import (
-    AfterBatches,
     Blend,
     Clustered,
     Greedy,
-    IsotropyBelow,
     NoNearDuplicates,
     OnePerGroup,
-    ParameterError,
     PoolBalanced,
     PoolMax,
     PoolMin,
     Random,
-    RankPlateau,
-    RowError,
     Schedule,
-    ShapeError,
-    Sparingly,
     select,
 )
+from eigenbatch.errors import ParameterError, RowError, ShapeError
+from eigenbatch.selectors import AfterBatches, IsotropyBelow, RankPlateau, Sparingly
 
 # A rule or window that a pool cannot satisfy warns: here only the promises matter.
-pytestmark = pytest.mark.filterwarnings("ignore::eigenbatch.NumericalWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::eigenbatch.errors.NumericalWarning")
 
 SELECTORS = {
     "random": Random,

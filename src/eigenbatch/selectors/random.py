@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from eigenbatch.select.selector import check_pool, shuffled
+from eigenbatch.selectors.selector import check_pool, shuffled
 
 
 class Random:

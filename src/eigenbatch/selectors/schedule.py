@@ -7,11 +7,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from eigenbatch.core.errors import ParameterError
 from eigenbatch.core.spectrum import isotropy_gap, participation_ratio
-from eigenbatch.select.greedy import Greedy
-from eigenbatch.select.pool import PoolBalanced
-from eigenbatch.select.selector import Selector, bound, restore, state_of
+from eigenbatch.errors import ParameterError
+from eigenbatch.selectors.greedy import Greedy
+from eigenbatch.selectors.pool import PoolBalanced
+from eigenbatch.selectors.selector import Selector, bound, restore, state_of
 
 
 class Signal(Protocol):
