@@ -1,6 +1,8 @@
 import hashlib
 import os
 import pickle
+import re
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -158,6 +160,117 @@ def test_a_damaged_picture_is_named_and_hidden_files_are_no_pictures(tmp_path):
     assert data.names == ["train/cat/a.png", "train/cat/b.JPEG", "train/dog/c.png"]
     with pytest.raises(DataError, match=r"train/dog/c\.png .* cannot be read as a picture"):
         data[2]
+
+
+def test_linked_class_folders_and_linked_pictures_are_followed(tmp_path):
+    write_pictures(tmp_path / "store")
+    for split in ("train", "val"):
+        (tmp_path / "set" / split / "dog").mkdir(parents=True)
+        (tmp_path / "set" / split / "cat").symlink_to(tmp_path / "store" / split / "cat")
+        for picture in (tmp_path / "store" / split / "dog").iterdir():
+            (tmp_path / "set" / split / "dog" / picture.name).symlink_to(picture)
+    for split in ("train", "test"):
+        linked, stored = (ImageFolder(tmp_path / k, split, size=8) for k in ("set", "store"))
+        assert linked.names == stored.names
+        assert torch.equal(linked[0][0], stored[0][0])
+
+
+@pytest.mark.parametrize("links", [["train/up"], ["train/up", "val/cat/up"], ["up"]])
+def test_a_link_to_a_folder_that_contains_it_is_an_error(tmp_path, links):
+    write_pictures(tmp_path)
+    for link in links:
+        (tmp_path / link).symlink_to(tmp_path)
+    with pytest.raises(DataError, match=r"links back to .* remove the link"):
+        ImageFolder(tmp_path, "train", size=8)
+
+
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [
+        ("train/feline", "train/cat"),  # one class under two names
+        ("val/bird", "train/cat"),  # training data in the test data
+        ("val/cat/leak.png", "train/cat/a.png"),
+        ("train/cat/again.png", "train/cat/a.png"),
+    ],
+)
+def test_a_picture_with_two_names_is_an_error_that_tells_both(tmp_path, link, target):
+    write_pictures(tmp_path)
+    (tmp_path / link).symlink_to(tmp_path / target)
+    for split in ("train", "test"):
+        with pytest.raises(DataError, match="would be counted twice") as caught:
+            ImageFolder(tmp_path, split, size=8)
+        assert link in str(caught.value)
+        assert target in str(caught.value)
+
+
+def test_folders_without_pictures_may_be_linked_from_everywhere(tmp_path):
+    write_pictures(tmp_path)
+    (tmp_path / "notes").mkdir()
+    for folder in ("train/cat", "train/dog", "val/cat"):
+        (tmp_path / folder / "notes").symlink_to(tmp_path / "notes")
+    assert len(ImageFolder(tmp_path, "train", size=8)) == 3
+
+
+@pytest.mark.parametrize("where", ["picture", "root"])
+def test_a_pipe_is_an_error_and_is_never_opened(tmp_path, where):
+    write_pictures(tmp_path / "set")
+    pipe = tmp_path / ("pipe.zip" if where == "root" else "set/train/cat/pipe.jpg")
+    os.mkfifo(pipe)
+    with pytest.raises(DataError, match=r"not a regular file|neither a folder nor a zip"):
+        ImageFolder(pipe if where == "root" else tmp_path / "set", "train", size=8)
+
+
+def test_a_picture_that_became_a_pipe_is_an_error(tmp_path):
+    write_pictures(tmp_path)
+    data = ImageFolder(tmp_path, "train", size=8)
+    (tmp_path / data.names[0]).unlink()
+    os.mkfifo(tmp_path / data.names[0])
+    with pytest.raises(DataError, match="repair or remove it"):
+        data[0]
+
+
+def test_a_broken_link_is_named(tmp_path):
+    write_pictures(tmp_path)
+    (tmp_path / "train/dog/gone.png").symlink_to(tmp_path / "absent.png")
+    with pytest.raises(DataError, match=r"gone\.png is a broken link"):
+        ImageFolder(tmp_path, "train", size=8)
+
+
+def test_a_single_class_is_an_error_that_names_it(tmp_path):
+    write_pictures(tmp_path)
+    for split in ("train", "val"):
+        for picture in (tmp_path / split / "dog").iterdir():
+            picture.rename(tmp_path / split / "cat" / picture.name)
+    with pytest.raises(DataError, match="only one class, 'cat'"):
+        ImageFolder(tmp_path, "train", size=8)
+
+
+def _zip(path, names, *, encrypted=False):
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
+        warnings.simplefilter("ignore")  # duplicate names
+        for name in names:
+            archive.writestr(name, b"pixels")
+    if encrypted:  # the flag in each entry of the central directory
+        content = bytearray(path.read_bytes())
+        for start in (m.start() for m in re.finditer(b"PK\x01\x02", content)):
+            content[start + 8] |= 1
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("names", "encrypted", "message"),
+    [
+        (["train/cat/a.png", "train/dog/b.png", "../train/dog/c.png"], False, "not a relative"),
+        (["train/cat/a.png", "/train/dog/c.png"], False, "not a relative path"),
+        (["train/cat/a.png", "train\\dog\\c.png"], False, "not a relative path"),
+        (["train/cat/a.png", "train/dog/b.png", "train/dog/b.png"], False, "b.png is stored twice"),
+        (["train/cat/a.png", "train/dog/b.png"], True, "a.png is encrypted"),
+    ],
+)
+def test_zip_files_with_unusable_members_are_refused(tmp_path, names, encrypted, message):
+    _zip(tmp_path / "set.zip", names, encrypted=encrypted)
+    with pytest.raises(DataError, match=message):
+        ImageFolder(tmp_path / "set.zip", "train")
 
 
 @pytest.mark.parametrize("name", ["absent", "empty"])

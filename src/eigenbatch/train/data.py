@@ -9,7 +9,6 @@ import io
 import os
 import pickle
 import zipfile
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -19,12 +18,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from eigenbatch.train.picture_files import SUFFIXES, pictures_in_folder, pictures_in_zip
+from eigenbatch.train.picture_files import DataError as DataError
+
 Split = Literal["train", "test"]
 Sample = tuple[Tensor, int]
-
-
-class DataError(ValueError):
-    """Data that is absent, incomplete or not what it claims to be; the text says what to do."""
 
 
 class ImageArray(Dataset[Sample]):
@@ -42,7 +40,7 @@ class ImageArray(Dataset[Sample]):
         return self.images[index], int(self.labels[index])
 
 
-class Chosen(Dataset[Sample]):
+class Subset(Dataset[Sample]):
     """Some images of another set, in a given order; an image may appear several times."""
 
     def __init__(self, data: "LabelledImages", index: Tensor) -> None:
@@ -57,19 +55,19 @@ class Chosen(Dataset[Sample]):
         return self.data[int(self.index[index])]
 
 
-def balanced(data: "LabelledImages", count: int) -> Chosen:
-    """About `count` images, as many of each class as the others, always the same ones."""
+def balanced(data: "LabelledImages", count: int) -> Subset:
+    """About `count` images, equally many of each class; the choice is always the same."""
     share = torch.ones(len(data.classes))
-    return Chosen(data, _drawn(data.labels, share, count))
+    return Subset(data, _drawn(data.labels, share, count))
 
 
-def long_tailed(data: "LabelledImages", count: int, *, copies: int) -> Chosen:
+def long_tailed(data: "LabelledImages", count: int, *, copies: int) -> Subset:
     """Redundant data: class c has a share of about 1 / (c + 1), every image appears `copies` times.
 
-    About `count` images in all, copies included, always the same ones.
+    About `count` images in total, copies included; the choice is always the same.
     """
     share = 1 / torch.arange(1, len(data.classes) + 1)
-    return Chosen(data, _drawn(data.labels, share, count // copies).repeat(copies))
+    return Subset(data, _drawn(data.labels, share, count // copies).repeat(copies))
 
 
 def _drawn(labels: Tensor, share: Tensor, count: int) -> Tensor:
@@ -166,25 +164,39 @@ def _unpickle(path: Path, md5: str) -> dict[str, list[int]]:
 
 
 class ImageFolder(Dataset[Sample]):
-    """Pictures in one folder a class, below a directory or inside a zip file.
+    """Pictures in one folder per class, below a directory or inside a zip file.
 
     The split is the folder "train" or, for tests, "test" or "val"; without such folders every fifth
-    picture of a class is kept for tests. Pictures are turned to RGB, their shorter side scaled to
-    `size` and the middle square cut out, so that batches can be stacked.
-    """
+    picture of a class is kept for tests. Each picture is converted to RGB, its shorter side is
+    scaled to `size` and the central square is cut out, so that batches can be stacked.
 
-    SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
+    Links are followed. Each picture must be reachable by one name only.
+
+    Args:
+        root: the folder or zip file.
+        split: "train" or "test".
+        size: height and width of the images.
+
+    Raises:
+        DataError: there are no pictures, only one class, or a picture that cannot be used.
+
+    """
 
     def __init__(self, root: Path, split: Split, *, size: int = 64) -> None:
         self.root, self.size = root, size
         self._zip: tuple[int, zipfile.ZipFile] | None = None  # process id and its own handle
-        pictures = sorted(name for name in self._names() if self._is_picture(name))
+        pictures = self._pictures()
         self.names = _of_split(pictures, split)
         self.classes = tuple(sorted({_class(name) for name in _of_split(pictures, "train")}))
         if not self.names or "" in self.classes:
             raise DataError(
                 f"{root} holds no pictures in class folders for split {split!r}: expected "
-                f"{split}/CLASS/PICTURE with endings {', '.join(self.SUFFIXES)}"
+                f"{split}/CLASS/PICTURE with endings {', '.join(SUFFIXES)}"
+            )
+        if len(self.classes) < 2:
+            raise DataError(
+                f"{root} has only one class, {self.classes[0]!r}: accuracy needs at least two. "
+                "Put the pictures of each class into a folder of its own, train/CLASS/PICTURE"
             )
         index = {name: i for i, name in enumerate(self.classes)}
         if unknown := sorted({_class(name) for name in self.names} - set(index)):
@@ -201,10 +213,10 @@ class ImageFolder(Dataset[Sample]):
         try:
             with Image.open(io.BytesIO(self._read(name))) as picture:
                 image = picture.convert("RGB")
-        except Exception as reason:  # whatever a damaged picture does to its reader
+        except Exception as reason:  # any exception of the reader means an invalid picture
             kind = type(reason).__name__
             raise DataError(
-                f"{name} in {self.root} cannot be read as a picture ({kind}): mend or remove it"
+                f"{name} in {self.root} cannot be read as a picture ({kind}): repair or remove it"
             ) from reason
         scale = self.size / min(image.size)
         width, height = (max(self.size, round(side * scale)) for side in image.size)
@@ -217,34 +229,37 @@ class ImageFolder(Dataset[Sample]):
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_zip": None}  # a handle belongs to its process
 
-    def _is_picture(self, name: str) -> bool:
-        path = PurePosixPath(name)
-        hidden = any(part == "__MACOSX" or part.startswith(".") for part in path.parts)
-        return path.suffix.lower() in self.SUFFIXES and not hidden
-
-    def _names(self) -> Iterator[str]:
+    def _pictures(self) -> list[str]:
         if self.root.is_dir():
-            for folder, _, files in os.walk(self.root, followlinks=True):
-                for file in files:
-                    yield Path(folder, file).relative_to(self.root).as_posix()
-        elif zipfile.is_zipfile(self.root):
-            yield from self._open_zip().namelist()
-        else:
-            raise DataError(
-                f"{self.root} is neither a folder nor a zip file: point --data-dir to pictures in "
-                "ImageFolder layout, train/CLASS/PICTURE"
-            )
+            return pictures_in_folder(self.root)
+        # A pipe is not a regular file: opening one would block.
+        if self.root.is_file() and zipfile.is_zipfile(self.root):
+            return pictures_in_zip(self._open_zip())
+        raise DataError(
+            f"{self.root} is neither a folder nor a zip file: point --data-dir to pictures in "
+            "ImageFolder layout, train/CLASS/PICTURE"
+        )
 
     def _read(self, name: str) -> bytes:
-        if self.root.is_dir():
-            return (self.root / name).read_bytes()
-        return self._open_zip().read(name)
+        if not self.root.is_dir():
+            return self._open_zip().read(name)
+        path = self.root / name
+        if not path.is_file():
+            raise FileNotFoundError(path)
+        return path.read_bytes()
 
     def _open_zip(self) -> zipfile.ZipFile:
         """The handle of this process: a forked one would share the file position."""
         if self._zip is None or self._zip[0] != os.getpid():
-            self._zip = os.getpid(), zipfile.ZipFile(self.root)
+            self._zip = os.getpid(), _opened_zip(self.root)
         return self._zip[1]
+
+
+def _opened_zip(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except Exception as reason:  # any exception of the reader means an invalid zip file
+        raise DataError(f"{path} is a damaged zip file ({reason}): copy it again") from reason
 
 
 def _of_split(names: list[str], split: Split) -> list[str]:
@@ -264,4 +279,4 @@ def _class(name: str) -> str:
     return PurePosixPath(name).parent.name
 
 
-LabelledImages = ImageArray | ImageFolder | Chosen
+LabelledImages = ImageArray | ImageFolder | Subset
