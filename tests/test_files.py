@@ -1,4 +1,7 @@
+import os
 import pickle
+import resource
+import zipfile
 
 import numpy as np
 import pytest
@@ -76,3 +79,77 @@ def test_unusable_files_raise_and_say_why(tmp_path, name, write, message):
         write(tmp_path / name)
     with pytest.raises(FileFormatError, match=message):
         load_embeddings(tmp_path / name)
+
+
+def _npz_bomb(path, members):
+    """Arrays of zeros that compress a thousand times: 512 MB each."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in members:
+            with archive.open(f"{name}.npy", "w") as file:
+                header = {"descr": "<f4", "fortran_order": False, "shape": (2**20, 128)}
+                np.lib.format.write_array_header_1_0(file, header)
+                for _ in range(512):
+                    file.write(bytes(2**20))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("members", "message"), [("a", "would become"), ("ab", "holds 2 arrays")])
+def test_a_zip_bomb_is_refused_before_it_is_decompressed(tmp_path, members, message):
+    _npz_bomb(tmp_path / "z.npz", members)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kilobytes
+    with pytest.raises(FileFormatError, match=message):
+        load_embeddings(tmp_path / "z.npz")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+def test_collapsed_embeddings_that_compress_well_are_still_read(tmp_path):
+    np.savez_compressed(tmp_path / "z.npz", np.ones((4096, 64), dtype=np.float32))
+    assert load_embeddings(tmp_path / "z.npz").eq(1).all()
+
+
+@pytest.mark.parametrize("ending", ["npy", "npz"])
+def test_a_header_that_promises_more_than_the_file_has_is_refused(tmp_path, ending):
+    path = tmp_path / "z.npy"
+    with path.open("wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (2**40, 2**20)}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(bytes(64))
+    if ending == "npz":
+        with zipfile.ZipFile(tmp_path / "z.npz", "w") as archive:
+            archive.write(path, "z.npy")
+    with pytest.raises(FileFormatError, match="damaged or cut off"):
+        load_embeddings(path.with_suffix(f".{ending}"))
+
+
+def _quantised():
+    return torch._make_per_tensor_quantized_tensor(torch.ones(3, 4, dtype=torch.int8), 0.1, 0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: torch.empty(3, 4, device="meta"), "a meta tensor"),
+        (_quantised, "a quantised tensor"),
+        (lambda: torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(2, 4)]), "a nested"),
+        (lambda: torch.eye(3).to_sparse_csr(), "dense matrix"),
+        (lambda: torch.zeros(1).expand(10**9, 100), "repeats fewer stored numbers"),
+    ],
+)
+def test_tensors_without_plain_numbers_are_refused(tmp_path, make, message):
+    torch.save(make(), tmp_path / "z.pt")
+    with pytest.raises(FileFormatError, match=message):
+        load_embeddings(tmp_path / "z.pt")
+
+
+@pytest.mark.parametrize("ending", ["npy", "npz", "safetensors", "pt"])
+def test_a_pipe_is_refused_and_never_opened(tmp_path, ending):
+    os.mkfifo(tmp_path / f"z.{ending}")
+    with pytest.raises(FileFormatError, match="not a regular file"):
+        load_embeddings(tmp_path / f"z.{ending}")
+
+
+def test_a_device_is_refused(tmp_path):
+    (tmp_path / "z.npy").symlink_to("/dev/zero")
+    with pytest.raises(FileFormatError, match="not a regular file"):
+        load_embeddings(tmp_path / "z.npy")

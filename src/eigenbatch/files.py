@@ -1,14 +1,24 @@
-"""Embeddings from disk, without ever unpickling: .npy, .npz, .safetensors, .pt (weights only)."""
+"""Embeddings from disk, without ever unpickling: .npy, .npz, .safetensors, .pt (weights only).
 
-from collections.abc import Mapping
+What a file claims to hold is checked before its numbers are loaded: a small file cannot ask for a
+large amount of memory.
+"""
+
+import math
+import zipfile
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import IO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-T = TypeVar("T")
+LARGE = 2**28
+"""Bytes above which an array must not be compressed more than MAX_RATIO times."""
+
+MAX_RATIO = 100
+"""Embeddings are nearly incompressible. Only made-up ones shrink this much: a zip bomb."""
 
 
 class FileFormatError(ValueError):
@@ -16,58 +26,108 @@ class FileFormatError(ValueError):
 
 
 def load_embeddings(path: Path) -> Tensor:
-    """The (rows, d) floating-point matrix stored in `path`."""
-    if not path.is_file():
-        raise FileFormatError(f"{path}: {'a folder, not a' if path.is_dir() else 'no such'} file")
+    """The (rows, d) floating-point matrix stored in `path`.
+
+    Args:
+        path: a regular file ending in .npy, .npz, .safetensors, .pt or .pth with exactly one array.
+
+    Raises:
+        FileFormatError: the file is absent, not a regular file, damaged, or holds something else.
+    """
+    if not path.is_file():  # opening a pipe would block
+        kind = "a folder" if path.is_dir() else "not a regular file" if path.exists() else None
+        raise FileFormatError(f"{path}: {f'{kind}, not a file' if kind else 'no such file'}")
     try:
         stored = _read(path)
+        if not isinstance(stored, Tensor):
+            raise FileFormatError(f"holds a {type(stored).__name__}, not one array")
+        return _dense_matrix(stored)
     except ModuleNotFoundError:
         raise
-    except Exception as reason:  # whatever a damaged file does to a reader, it is the file
+    except Exception as reason:  # any exception while reading means an invalid file
         text = (str(reason).splitlines() or [type(reason).__name__])[0]
         if "pickle" in text or "Weights only" in text:  # their advice is to open it all the same
             text = "damaged, or holds Python objects; save one plain array of numbers"
         raise FileFormatError(f"{path}: {text}") from reason
-    if not isinstance(stored, Tensor):
-        raise FileFormatError(f"{path}: holds a {type(stored).__name__}, not one array")
-    if stored.ndim != 2:
-        raise FileFormatError(f"{path}: shape {tuple(stored.shape)}, expected (rows, d)")
-    if stored.is_complex() or stored.dtype == torch.bool or stored.layout != torch.strided:
-        raise FileFormatError(
-            f"{path}: {stored.layout} of {stored.dtype}, expected a dense matrix of real numbers"
-        )
-    if not stored.is_floating_point():
-        return stored.to(torch.float64)
-    return stored.to(torch.float32) if stored.dtype.itemsize == 1 else stored  # float8
 
 
 def _read(path: Path) -> object:
     match path.suffix.lower():
         case ".npy":
-            return torch.from_numpy(np.load(path, allow_pickle=False))
+            with path.open("rb") as file:
+                return _numpy_array(file, path.stat().st_size)
         case ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                return torch.from_numpy(_only(dict(archive)))
+            with zipfile.ZipFile(path) as archive:
+                return _zipped_array(archive, path.stat().st_size)
         case ".safetensors":
-            from safetensors.torch import load_file
+            from safetensors import safe_open
 
-            return _only(load_file(path))
+            with safe_open(path, "pt") as tensors:
+                return tensors.get_tensor(_only(tensors.keys()))
         case ".pt" | ".pth":
-            return _load_weights(path)
+            stored = torch.load(path, map_location="cpu", weights_only=True)
+            return stored[_only(stored)] if isinstance(stored, Mapping) else stored
         case other:
             raise FileFormatError(
                 f"unknown ending {other!r}; save as .npy, .npz, .safetensors or .pt"
             )
 
 
-def _load_weights(path: Path) -> object:
-    """A tensor saved by torch; refuses anything that would need code to load."""
-    stored = torch.load(path, map_location="cpu", weights_only=True)
-    return _only(stored) if isinstance(stored, Mapping) else stored
+def _zipped_array(archive: zipfile.ZipFile, size: int) -> Tensor:
+    """The only array of a .npz file of `size` bytes, read after its sizes were compared."""
+    _only([member.filename.removesuffix(".npy") for member in archive.infolist()])
+    (member,) = archive.infolist()
+    if member.file_size > max(LARGE, MAX_RATIO * size):
+        raise FileFormatError(
+            f"{size:,} bytes would become {member.file_size:,}: "
+            "if these are real embeddings, save them with np.save"
+        )
+    with archive.open(member) as file:
+        return _numpy_array(file, member.file_size)
 
 
-def _only(arrays: Mapping[str, T]) -> T:
-    if len(arrays) != 1:
-        names = ", ".join(sorted(arrays)) or "none"
-        raise FileFormatError(f"holds {len(arrays)} arrays ({names}), expected exactly one")
-    return next(iter(arrays.values()))
+def _numpy_array(file: IO[bytes], size: int) -> Tensor:
+    """The array in .npy format at the start of `file`, whose length is `size` bytes."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):  # 3.0 only adds field names outside Latin-1
+        raise FileFormatError(f"format version {version}, expected one plain array of numbers")
+    first = version == (1, 0)
+    read_header = (
+        np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    )
+    shape, _, dtype = read_header(file)
+    if not dtype.hasobject and file.tell() + math.prod(shape) * dtype.itemsize != size:
+        raise FileFormatError(
+            f"its header promises shape {shape} of {dtype}, which does not fit its {size:,} bytes: "
+            "damaged or cut off"
+        )
+    file.seek(0)
+    return torch.from_numpy(np.lib.format.read_array(file, allow_pickle=False))
+
+
+def _dense_matrix(stored: Tensor) -> Tensor:
+    """`stored` as floating-point numbers, checked to be a matrix that holds its own data."""
+    if stored.is_nested or stored.is_quantized or stored.is_meta:
+        kind = "nested" if stored.is_nested else "quantised" if stored.is_quantized else "meta"
+        raise FileFormatError(f"a {kind} tensor, expected a dense matrix of real numbers")
+    if stored.ndim != 2:
+        raise FileFormatError(f"shape {tuple(stored.shape)}, expected (rows, d)")
+    if stored.is_complex() or stored.dtype == torch.bool or stored.layout != torch.strided:
+        raise FileFormatError(
+            f"{stored.layout} of {stored.dtype}, expected a dense matrix of real numbers"
+        )
+    if stored.numel() * stored.dtype.itemsize > stored.untyped_storage().nbytes():
+        raise FileFormatError(
+            f"shape {tuple(stored.shape)} repeats fewer stored numbers; save z.contiguous()"
+        )
+    stored = stored.detach()
+    if not stored.is_floating_point():
+        return stored.to(torch.float64)
+    return stored.to(torch.float32) if stored.dtype.itemsize == 1 else stored  # float8
+
+
+def _only(names: Collection[str]) -> str:
+    if len(names) != 1:
+        listed = ", ".join(sorted(map(str, names))[:10]) or "none"
+        raise FileFormatError(f"holds {len(names)} arrays ({listed}), expected exactly one")
+    return next(iter(names))

@@ -92,6 +92,20 @@ def test_a_file_that_is_no_cache_is_refused_and_left_alone(tmp_path, content):
     assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_a_place_that_is_not_a_regular_file_is_refused(tmp_path, kind):
+    path = tmp_path / "cache.bin"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "device":
+            path.symlink_to("/dev/zero")
+    with pytest.raises(CacheFileError, match="not a regular file"):
+        EmbeddingCache(10, 4, path=path)
+
+
 def test_a_truncated_file_is_refused(tmp_path):
     path = tmp_path / "cache.bin"
     EmbeddingCache(1000, 4, path=path)

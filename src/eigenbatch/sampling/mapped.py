@@ -97,6 +97,8 @@ def _create(path: Path, layout: Layout) -> None:
 
 
 def _check(path: Path, wanted: Layout) -> None:
+    if not path.is_file():  # opening a pipe would block
+        raise CacheFileError(f"{path} is not a regular file; choose another path")
     with path.open("rb") as file:
         header = file.read(CLOCK).rstrip(b"\0")
     try:

@@ -179,7 +179,6 @@ class ImageFolder(Dataset[Sample]):
 
     Raises:
         DataError: there are no pictures, only one class, or a picture that cannot be used.
-
     """
 
     def __init__(self, root: Path, split: Split, *, size: int = 64) -> None:

@@ -22,7 +22,6 @@ def pictures_in_folder(root: Path) -> list[str]:
     Raises:
         DataError: two names lead to the same file, a link leads back to a folder that contains
             it, or a picture is not a regular file.
-
     """
     try:
         names = _Walk(root).pictures_below(root, Path(os.path.realpath(root)))
@@ -36,7 +35,6 @@ def pictures_in_zip(archive: zipfile.ZipFile) -> list[str]:
 
     Raises:
         DataError: a picture is encrypted, is stored twice, or has a name outside the archive.
-
     """
     names: set[str] = set()
     for member in archive.infolist():
