@@ -1,4 +1,4 @@
-"""What callers may catch. Every error is a `ValueError` that states the contract and the values."""
+"""What callers may catch. Every error states the contract and the values."""
 
 
 class ShapeError(ValueError):
@@ -11,6 +11,10 @@ class RowError(ValueError):
 
 class ParameterError(ValueError):
     """A scalar or an option outside its range."""
+
+
+class ArgumentTypeError(TypeError):
+    """An argument of the wrong type: a numpy array for a tensor, a float for a size, None, text."""
 
 
 class NumericalWarning(UserWarning):

@@ -241,19 +241,26 @@ def test_a_restored_monitor_continues_as_if_never_stopped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "missing"),
+    ("state", "message"),
     [
-        ({}, "'step', 'history'"),
-        ({"step": 7}, "'history'"),
-        ({"step": 7, "history": {}}, "'ema', 'window'"),
-        ({"step": 7, "history": {"ema": 1.0}}, "'window'"),
+        (None, "a monitor state holds"),
+        ({}, "a monitor state holds ['history', 'step']"),
+        ({"step": 7}, "a monitor state holds"),
+        ({"step": 7, "history": {}}, "a history state holds ['ema', 'window']"),
+        ({"step": 7, "history": {"ema": 1.0}}, "a history state holds"),
+        ({"step": 7, "history": [1]}, "'history' in a monitor state cannot be list"),
+        ({"step": "7", "history": {"ema": None, "window": []}}, "'step' in a monitor state"),
+        ({"step": -1, "history": {"ema": None, "window": []}}, "'step' in a monitor state"),
+        ({"step": 7, "history": {"ema": "x", "window": []}}, "'ema' in a history state"),
+        ({"step": 7, "history": {"ema": None, "window": [[1.0]]}}, "'window' in a history state"),
+        ({"step": 7, "history": {"ema": None, "window": 3}}, "'window' in a history state"),
     ],
 )
-def test_an_incomplete_state_is_refused_and_changes_nothing(state, missing: str) -> None:
+def test_a_damaged_state_is_refused_and_changes_nothing(state, message: str) -> None:
     monitor = SpectralMonitor(TAU, every=1)
     monitor(*healthy_views())
     before = monitor.state_dict()
-    with pytest.raises(ParameterError, match=re.escape(f"lacks [{missing}]")):
+    with pytest.raises(ParameterError, match=re.escape(message)):
         monitor.load_state_dict(state)
     assert monitor.state_dict() == before
 

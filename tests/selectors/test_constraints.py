@@ -12,7 +12,7 @@ from eigenbatch import (
     Schedule,
 )
 from eigenbatch.errors import NumericalWarning, ParameterError, ShapeError
-from eigenbatch.selectors import AfterBatches, Sparingly
+from eigenbatch.selectors import AfterBatches, EveryNth
 
 
 def generator(seed=0):
@@ -89,7 +89,7 @@ def test_bound_groups_are_those_of_the_samples_in_the_pool():
 
 @pytest.mark.parametrize("wrap", [
     lambda rule: Schedule(Random(), rule, AfterBatches(0)),
-    lambda rule: Sparingly(rule, 1, Random()),
+    lambda rule: EveryNth(rule, 1, Random()),
     lambda rule: NoNearDuplicates(Schedule(Random(), rule, AfterBatches(0)), 0.9999),
 ])  # fmt: skip
 def test_schedules_pass_the_samples_on_to_the_rule_in_force(wrap):

@@ -1,5 +1,7 @@
 """What every selector promises, whatever it does. A new selector is added to the list, no more."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 
@@ -18,7 +20,7 @@ from eigenbatch import (
     select,
 )
 from eigenbatch.errors import ParameterError, RowError, ShapeError
-from eigenbatch.selectors import AfterBatches, IsotropyBelow, RankPlateau, Sparingly
+from eigenbatch.selectors import AfterBatches, EveryNth, IsotropyBelow, RankPlateau
 
 # A rule or window that a pool cannot satisfy warns: here only the promises matter.
 pytestmark = pytest.mark.filterwarnings("ignore::eigenbatch.errors.NumericalWarning")
@@ -43,7 +45,7 @@ SELECTORS = {
     "schedule_batches": lambda: Schedule(Random(), PoolMax(), AfterBatches(1)),
     "schedule_isotropy": lambda: Schedule(Random(), Greedy(), IsotropyBelow(1e9)),
     "schedule_plateau": lambda: Schedule(PoolBalanced(), Greedy(), RankPlateau(span=1, every=1)),
-    "sparingly": lambda: Sparingly(PoolMin(), 2, PoolBalanced()),
+    "every_nth": lambda: EveryNth(PoolMin(), 2, PoolBalanced()),
     "no_duplicates": lambda: NoNearDuplicates(Greedy(), 0.999999, shortfall="fill"),
     "one_per_group": lambda: OnePerGroup(Random(), torch.arange(40), shortfall="fill"),
 }
@@ -106,6 +108,20 @@ def test_a_restored_selector_continues_identically(make):
         pool = cloud("anisotropic", 40, 6, seed=seed)
         expected = original(pool, 9, generator=generator(seed))
         assert torch.equal(restored(pool, 9, generator=generator(seed)), expected)
+
+
+def test_a_state_never_changes_after_it_was_taken(make):
+    """Whoever keeps a state need not copy it."""
+    selector = make()
+    if not hasattr(selector, "state_dict"):
+        return
+    selector(cloud("anisotropic", 40, 6), 9, generator=generator())
+    state = selector.state_dict()
+    copy = deepcopy(state)
+    selector.load_state_dict(state)
+    for seed in range(4):
+        selector(cloud("anisotropic", 40, 6, seed=seed), 9, generator=generator(seed))
+    assert state == copy
 
 
 def test_the_global_generator_is_left_alone_when_one_is_given(make):

@@ -98,6 +98,6 @@ def test_a_state_of_another_selector_is_refused_and_nothing_changes():
     policy = PoolBalanced()
     policy(cloud("random", 40, 6), 9, generator=generator())
     before = policy.state_dict()
-    with pytest.raises(ParameterError, match="holds 'seen'"):
+    with pytest.raises(ParameterError, match="PoolBalanced state holds"):
         policy.load_state_dict({"ranks": [1.0]})
     assert policy.state_dict() == before

@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from clouds import cloud
-from eigenbatch import Greedy, PoolBalanced, Random, Schedule
+from eigenbatch import Greedy, NoNearDuplicates, PoolBalanced, Random, Schedule
 from eigenbatch.errors import ParameterError
-from eigenbatch.selectors import AfterBatches, IsotropyBelow, RankPlateau, Sparingly
+from eigenbatch.selectors import AfterBatches, EveryNth, IsotropyBelow, RankPlateau
 
 
 class Named:
@@ -70,15 +70,15 @@ def test_switches_when_the_rank_stops_growing():
     assert log[-1] == "b"
 
 
-def test_sparingly_uses_its_selector_every_so_many_batches():
+def test_every_nth_uses_its_selector_once_in_so_many_batches():
     log = []
-    run(Sparingly(Named("p2", log), 3, Named("greedy", log)), [cloud("random", 20, 4)] * 7)
+    run(EveryNth(Named("p2", log), 3, Named("greedy", log)), [cloud("random", 20, 4)] * 7)
     assert log == ["greedy", "greedy", "p2"] * 2 + ["greedy"]
 
 
 def test_a_state_of_another_kind_is_refused():
     with pytest.raises(ParameterError, match="a Schedule state holds"):
-        Schedule().load_state_dict(Sparingly(Random(), 2, Random()).state_dict())
+        Schedule().load_state_dict(EveryNth(Random(), 2, Random()).state_dict())
     with pytest.raises(ParameterError, match="Random keeps none"):
         Schedule(Random(), Random()).load_state_dict(Schedule().state_dict())
 
@@ -89,14 +89,49 @@ def test_a_signal_without_its_counts_is_refused(signal):
         signal.load_state_dict({})
 
 
-def test_a_state_that_fails_half_way_changes_nothing():
+@pytest.mark.parametrize(
+    ("part", "damage"),
+    [
+        ("when", {}),
+        ("when", {"seen": -1}),
+        ("when", {"seen": 2.0}),
+        ("when", {"seen": True}),
+        ("then", {"seen": "abc"}),
+        ("then", {"seen": [1.0, None]}),
+        ("then", {"seen": [[[1.0]]]}),
+        ("then", {"seen": [torch.nan]}),
+        ("then", {"seen": [1.0], "more": {}}),
+        ("then", {1: 2, "seen": []}),
+        ("then", None),
+        ("switched", "no"),
+    ],
+)
+def test_a_state_with_one_damaged_part_changes_nothing(part, damage):
     schedule = Schedule(PoolBalanced(), PoolBalanced(), AfterBatches(3))
     run(schedule, [cloud("random", 20, 4)] * 2)
     before = schedule.state_dict()
-    damaged = before | {"warmup": {"seen": [1.0]}, "when": {}}
-    with pytest.raises(ParameterError, match="AfterBatches state"):
-        schedule.load_state_dict(damaged)
+    damaged = before | {"warmup": {"seen": [1.0]}, part: damage}
+    outer = EveryNth(PoolBalanced(), 2, schedule)
+    good = outer.state_dict()
+    for selector, state in (
+        (schedule, damaged),
+        (outer, good | {"selector": {"seen": [2.0]}, "otherwise": damaged}),
+        (NoNearDuplicates(schedule), damaged),
+    ):
+        with pytest.raises(ParameterError, match="state"):
+            selector.load_state_dict(state)
     assert schedule.state_dict() == before
+    assert outer.state_dict() == good
+
+
+def test_a_selector_that_is_used_twice_is_still_one_after_a_resume():
+    shared = PoolBalanced()
+    schedule = Schedule(shared, EveryNth(Random(), 2, shared), AfterBatches(2))
+    run(schedule, [cloud("random", 40, 4)] * 3)
+    state = schedule.state_dict()
+    schedule.load_state_dict(state)
+    assert schedule.warmup is schedule.then.otherwise is shared
+    assert schedule.state_dict() == state
 
 
 @pytest.mark.parametrize(
@@ -105,7 +140,7 @@ def test_a_state_that_fails_half_way_changes_nothing():
         (lambda: AfterBatches(-1), "got -1"),
         (lambda: IsotropyBelow(every=0), "got 0"),
         (lambda: RankPlateau(-0.1), "got -0.1"),
-        (lambda: Sparingly(Random(), 0, Random()), "got 0"),
+        (lambda: EveryNth(Random(), 0, Random()), "got 0"),
     ],
 )
 def test_bad_options_raise_with_their_values(make, message):

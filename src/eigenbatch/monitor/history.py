@@ -4,7 +4,7 @@ from collections import deque
 from statistics import pvariance
 from typing import Any
 
-from eigenbatch.errors import ParameterError
+from eigenbatch.checks import are_numbers, check_entries, is_number
 from eigenbatch.monitor.reading import Trend
 
 SMOOTHING = 0.1
@@ -35,14 +35,13 @@ class History:
         """Plain numbers."""
         return {"ema": self._ema, "window": list(self._window)}
 
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Raise ParameterError unless `state` is a state of a history."""
+        entries = {"ema": lambda ema: ema is None or is_number(ema), "window": are_numbers}
+        check_entries(state, "history", entries)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        check_state(state, "ema", "window")
+        self.check_state_dict(state)
         self._ema = state["ema"]
         self._window = deque(state["window"], maxlen=WINDOW)
-
-
-def check_state(state: dict[str, Any], *names: str) -> None:
-    """Raise unless `state` has all entries."""
-    if missing := [name for name in names if name not in state]:
-        raise ParameterError(f"this is no state of a monitor: it lacks {missing}")

@@ -8,11 +8,12 @@ from typing import Any, get_args
 import torch.distributed as dist
 from torch import Tensor
 
+from eigenbatch.checks import check_entries, is_count, is_dict
 from eigenbatch.core.band import Method
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.precision import positive_scalar
 from eigenbatch.errors import ParameterError
-from eigenbatch.monitor.history import History, check_state
+from eigenbatch.monitor.history import History
 from eigenbatch.monitor.measure import inputs_of, read_batch
 from eigenbatch.monitor.ranks import Together, gathered_pairs, give_up
 from eigenbatch.monitor.reading import Reading
@@ -121,9 +122,7 @@ class SpectralMonitor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        check_state(state, "step", "history")
-        if not isinstance(state["step"], int):
-            raise ParameterError(f"the step of a monitor is a number, got {state['step']!r}")
+        check_entries(state, "monitor", {"step": is_count, "history": is_dict})
         self._history.load_state_dict(state["history"])
         self._step = state["step"]
 

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from eigenbatch.checks import described, is_count
 from eigenbatch.core.precision import check_matrix, unit_rows
 from eigenbatch.errors import ParameterError, RowError, ShapeError
 from eigenbatch.sampling.errors import StateError
@@ -15,6 +16,7 @@ from eigenbatch.sampling.mapped import VERSION, Layout, MappedRows
 from eigenbatch.sampling.replicas import gathered, initialized
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_BLOCK = 2**16  # rows checked at once
 MAX_SIZE = 2**31 - 1  # ids and ticks are kept in 4 bytes
 
 
@@ -150,24 +152,29 @@ class EmbeddingCache:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the cache that `state` was taken from, which must have had the same layout."""
+        """Become the cache that `state` was taken from, which must have had the same layout.
+
+        Raises:
+            StateError: the state is of another cache or damaged; nothing was changed.
+        """
+        if not isinstance(state, dict):
+            raise StateError(f"the state of a cache must be a dict, got {described(state)}")
         found = {name: state.get(name) for name in self._identity()}
         if found != self._identity():
             raise StateError(
                 f"this state belongs to a cache with {found}, but this one has {self._identity()}"
             )
-        tensors = {"rows": self._rows, "ticks": self._ticks}
-        for name, own in tensors.items():
-            stored = state.get(name)
-            if not isinstance(stored, Tensor) or stored.shape != own.shape:
-                raise StateError(f"the state's {name} are not a tensor of shape {tuple(own.shape)}")
-        if not isinstance(tick := state.get("tick"), int) or tick < 0:
-            raise StateError(f"the state's tick must be a number of updates, got {tick!r}")
-        if not 0 <= state["ticks"].min() <= state["ticks"].max() <= tick:
+        rows = _like(self._rows, state.get("rows"), "rows")
+        ticks = _like(self._ticks, state.get("ticks"), "ticks")
+        tick: Any = state.get("tick")
+        if not is_count(tick) or tick > MAX_SIZE:
+            raise StateError(f"the state's tick must be a number of updates, got {tick!r:.60}")
+        if not 0 <= ticks.min() <= ticks.max() <= tick:
             raise StateError("the state has rows from other times than its own: it is damaged")
+        _check_unit(rows, ticks)
         self._set_clock(tick)
-        for name, own in tensors.items():
-            own.copy_(state[name])
+        self._rows.copy_(rows.detach())
+        self._ticks.copy_(ticks)
 
     @property
     def _clock(self) -> int:
@@ -213,6 +220,31 @@ class EmbeddingCache:
                 "with size=len(dataset)?"
             )
         return index.to(self.device, torch.int64)
+
+
+def _like(own: Tensor, stored: object, name: str) -> Tensor:
+    """`stored`; raises StateError unless it can be copied to `own` as it is."""
+    if not isinstance(stored, Tensor) or stored.shape != own.shape:
+        raise StateError(f"the state's {name} are not a tensor of shape {tuple(own.shape)}")
+    if stored.dtype != own.dtype or stored.layout != own.layout or stored.is_meta:
+        raise StateError(f"the state's {name} are not plain {own.dtype}: it is damaged")
+    return stored
+
+
+def _check_unit(rows: Tensor, ticks: Tensor) -> None:
+    """Raise StateError unless every known row has length 1; unknown rows are never read."""
+    slack = 2 * torch.finfo(rows.dtype).eps + 1e-6  # rounding of the entries
+    for start in range(0, len(rows), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        norms = torch.linalg.vector_norm(rows[block].detach().to(wide), dim=1)
+        bad = ~((norms - 1).abs() <= slack) & (ticks[block] > 0)  # NaN is bad too
+        if bad.any():
+            row = int(bad.nonzero()[0])
+            raise StateError(
+                f"row {start + row} of the state has length {norms[row]:.4g}, expected 1: "
+                "it is damaged"
+            )
 
 
 def _tensor(ids: Tensor | Sequence[int]) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import check_entries, is_count, is_integer_tensor
 from eigenbatch.sampling.errors import StateError
 from eigenbatch.sampling.order import POOL, ShuffledEpochs, key
 
@@ -89,17 +90,30 @@ class Buffer:
         """Everything but the constructor's arguments."""
         return {
             "position": self._position,
-            "waiting": torch.tensor(list(self._waiting.items())).view(-1, 2),  # (w, 2)
-            "deferred": torch.tensor(self._deferred).view(-1, 2),
+            "waiting": _pairs(list(self._waiting.items())),  # (w, 2)
+            "deferred": _pairs(self._deferred),  # (w, 2)
         }
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Wait for the same batches as the buffer that `state` was taken from."""
+        """Hold the same ids as the buffer that `state` was taken from."""
         if state is None:
-            raise StateError("this state remembers no waiting samples: it is from coverage='free'")
+            raise StateError("this state has no 'start': it is from coverage='free'")
+        entries = {"position": is_count, "waiting": self._are_turns, "deferred": self._are_turns}
+        check_entries(state, "sampler's 'start'", entries, error=StateError)
+        waiting = dict(state["waiting"].tolist())
+        if not len(waiting) == len(state["waiting"]) <= self._capacity:
+            raise StateError("the state holds one id twice or more ids than fit: it is damaged")
         self._position = state["position"]
-        self._waiting = dict(state["waiting"].tolist())
+        self._waiting = waiting
         self._deferred = [(sample, turn) for sample, turn in state["deferred"].tolist()]
+
+    def _are_turns(self, value: object) -> bool:
+        """Whether a saved value has rows (id, turn) with ids of this data set."""
+        if isinstance(value, Tensor) and value.shape == (0, 2):
+            return True  # once saved without a dtype of its own
+        if not is_integer_tensor(value, (None, 2)):
+            return False
+        return bool((value >= 0).all() and (value[:, 0] < len(self._epochs)).all())
 
     def _fill(self, least: int) -> None:
         """Let ids in; one whose next turn comes while it still waits is deferred."""
@@ -137,6 +151,11 @@ class Buffer:
         ids: list[int] = self._order[start : start + count].tolist()
         self._position += len(ids)
         return list(zip(ids, range(self._position - len(ids), self._position), strict=True))
+
+
+def _pairs(values: list[tuple[int, int]]) -> Tensor:
+    """(w, 2) int64, also for w = 0."""
+    return torch.tensor(values, dtype=torch.int64).view(-1, 2)
 
 
 class FreshPools:

@@ -1,11 +1,12 @@
 """One pass over an epoch: where it began, what was drawn, and from that where it stands."""
 
-from copy import deepcopy
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import check_entries, is_count, is_dict, is_flag, is_integer_tensor
 from eigenbatch.sampling.coverage import Coverage
 from eigenbatch.sampling.errors import StateError
 
@@ -69,11 +70,11 @@ class EpochPass:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Stand where `state` says, with a journal of our own; returns the selector's state."""
-        self.start = deepcopy(state["start"])
+        """Continue from `state`, with a journal of our own; returns the selector's state."""
+        self.start = state["start"]
         self.coverage.load_state_dict(self.start)
         self._journal = state["journal"].clone()
-        self.selector_state = deepcopy(state["selector"])
+        self.selector_state = dict(state["selector"])  # ours: see keep_selector_state
         for _ in range(state["consumed"]):
             if self.finished or (ids := self.recorded) is None:
                 raise StateError(
@@ -85,19 +86,26 @@ class EpochPass:
 
 
 def check_state(state: dict[str, Any], journal_shape: tuple[int, int], size: int) -> None:
-    """Raise StateError unless `state` has all that resuming needs."""
-    kinds = {"epoch": int, "consumed": int, "ended": bool, "selector": dict, "journal": Tensor}
-    for name, kind in kinds.items():
-        if not isinstance(state.get(name), kind):
-            raise StateError(f"the state's {name!r} is not a {kind.__name__}: it is damaged")
-    if tuple(state["journal"].shape) != journal_shape:
-        raise StateError(
-            f"the state's journal has shape {tuple(state['journal'].shape)}, "
-            f"expected {journal_shape}: it is damaged"
-        )
-    low, high = (int(bound) for bound in state["journal"].aminmax())
-    if low < -1 or high >= size:
-        raise StateError(f"the state's journal has ids {low} ... {high} of {size}: it is damaged")
-    start = state.get("start", {})
-    if start is not None and set(start) != {"position", "waiting", "deferred"}:
-        raise StateError("the state's 'start' does not say who was waiting: it is damaged")
+    """Raise StateError unless `state` has all that resuming needs, with ids below `size`."""
+    valid: dict[str, Callable[[Any], bool]] = {
+        "epoch": is_count,
+        "consumed": is_count,
+        "ended": is_flag,
+        "selector": is_dict,
+        "start": lambda value: value is None or is_dict(value),
+        "journal": lambda value: _is_journal(value, journal_shape, size),
+    }
+    check_entries(
+        {name: state.get(name, ...) for name in valid}, "sampler", valid, error=StateError
+    )
+
+
+def _is_journal(value: object, shape: tuple[int, int], size: int) -> bool:
+    """Whether each row is a batch of distinct ids, then -1 up to the end of the row."""
+    if not is_integer_tensor(value, shape):
+        return False
+    low, high = value.aminmax()
+    ascending = value.sort(1).values  # -1 comes first
+    repeated = (ascending[:, 1:] == ascending[:, :-1]) & (ascending[:, 1:] >= 0)
+    after_end = (value[:, 1:] >= 0) & (value[:, :-1] < 0)
+    return bool(low >= -1 and high < size and not repeated.any() and not after_end.any())

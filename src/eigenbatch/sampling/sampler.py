@@ -3,12 +3,12 @@
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from copy import deepcopy
 from typing import Any, Literal, get_args
 
 from torch import Tensor
 from torch.utils.data import BatchSampler
 
+from eigenbatch.checks import described
 from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.coverage import Buffer, Coverage, FreshPools
@@ -142,6 +142,8 @@ class SpectralBatchSampler(BatchSampler):
         drawn yet are chosen from it.
         """
         own = {"version": VERSION, "sampler": self._identity()}
+        if not isinstance(state, dict):
+            raise StateError(f"the state of a sampler must be a dict, got {described(state)}")
         if (found := {name: state.get(name) for name in own}) != own:
             raise StateError(f"this state belongs to a sampler with {found}, this one has {own}")
         check_state(state, (len(self), self.batch_size), self.cache.size)
@@ -202,7 +204,7 @@ class SpectralBatchSampler(BatchSampler):
     def _choose(self, request: Request | None) -> Choice | None:
         if request is None:
             return None
-        return request.choose(self.selector), deepcopy(state_of(self.selector))
+        return request.choose(self.selector), state_of(self.selector)
 
     def _hand_out(self, current: EpochPass, choice: Choice | None) -> Tensor:
         if choice is None:
@@ -237,7 +239,7 @@ class SpectralBatchSampler(BatchSampler):
             self._new_coverage(epoch),
             batches=len(self),
             batch_size=self.batch_size,
-            selector_state=deepcopy(state_of(self.selector)),
+            selector_state=state_of(self.selector),
         )
 
     def _new_coverage(self, epoch: int) -> Coverage:

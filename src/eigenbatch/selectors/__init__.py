@@ -7,20 +7,16 @@ from eigenbatch.selectors.diversity import frobenius_diversity, rayleigh_scores
 from eigenbatch.selectors.greedy import Greedy
 from eigenbatch.selectors.pool import PoolBalanced, PoolMax, PoolMin
 from eigenbatch.selectors.random import Random
-from eigenbatch.selectors.schedule import (
-    AfterBatches,
-    IsotropyBelow,
-    RankPlateau,
-    Schedule,
-    Sparingly,
-)
+from eigenbatch.selectors.schedule import EveryNth, Schedule
 from eigenbatch.selectors.selector import Selector, select
+from eigenbatch.selectors.signals import AfterBatches, IsotropyBelow, RankPlateau
 
 __all__ = [
     "AfterBatches",
     "BatchBuilder",
     "Blend",
     "Clustered",
+    "EveryNth",
     "Greedy",
     "IsotropyBelow",
     "NoNearDuplicates",
@@ -32,7 +28,6 @@ __all__ = [
     "RankPlateau",
     "Schedule",
     "Selector",
-    "Sparingly",
     "frobenius_diversity",
     "rayleigh_scores",
     "select",

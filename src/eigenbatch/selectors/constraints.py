@@ -12,6 +12,7 @@ from eigenbatch.selectors.selector import (
     Selector,
     bound,
     check_pool,
+    check_state,
     restore,
     shuffled,
     state_of,
@@ -64,6 +65,10 @@ class _Thinned:
     def state_dict(self) -> dict[str, Any]:
         """The inner selector's state; a constraint has none."""
         return state_of(self.selector)
+
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Raise unless the inner selector would load `state`."""
+        check_state(self.selector, state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the inner selector."""

@@ -5,12 +5,12 @@ Scores are trace-only: R = (tr H)^2 / ||H||_F^2 on the smaller Gram of each batc
 """
 
 from collections import deque
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import are_numbers, check_entries
 from eigenbatch.core.precision import accumulation_dtype, no_autocast
 from eigenbatch.errors import ParameterError
 from eigenbatch.selectors.selector import check_pool, shuffled, unit_pool
@@ -99,12 +99,14 @@ class PoolBalanced(_Partition):
         """The ranks behind the running percentiles."""
         return {"seen": list(self._seen)}
 
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Raise unless `state` is a state of this selector."""
+        check_entries(state, "PoolBalanced", {"seen": are_numbers})
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the percentiles of a saved run."""
-        seen = state.get("seen")
-        if set(state) != {"seen"} or not isinstance(seen, Iterable):
-            raise ParameterError(f"a PoolBalanced state holds 'seen', got {sorted(state)}")
-        self._seen = deque((float(rank) for rank in seen), maxlen=MEMORY)
+        self.check_state_dict(state)
+        self._seen = deque(state["seen"], maxlen=MEMORY)
 
 
 def candidate_ranks(batches: Tensor) -> Tensor:

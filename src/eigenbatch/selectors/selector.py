@@ -1,10 +1,12 @@
 """What a selector is: a callable from a pool of embeddings to the indices of one batch."""
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import described
 from eigenbatch.core.precision import check_matrix, finite_rows, unit_rows
 from eigenbatch.errors import ParameterError, ShapeError
 
@@ -24,14 +26,29 @@ class Selector(Protocol):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A selector that remembers earlier pools, and can be saved with the training run."""
+    """A selector that remembers earlier pools, and can be saved with the training run.
+
+    With these two promises no state is ever copied or rolled back by those who hold it.
+    """
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically."""
+        """Everything needed to continue identically: new plain values that never change later."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
+        """Continue from a saved state; a bad one raises ValueError before anything changes."""
+        ...
+
+
+@runtime_checkable
+class CheckedState(Protocol):
+    """A stateful selector that can tell beforehand whether it would load a state.
+
+    Selectors made of several others ask all of them first, so that they load all or none.
+    """
+
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Raise the error that `load_state_dict` would raise; changes nothing."""
         ...
 
 
@@ -100,12 +117,33 @@ def state_of(selector: object) -> dict[str, Any]:
     return selector.state_dict() if isinstance(selector, Stateful) else {}
 
 
+def check_state(selector: object, state: object) -> None:
+    """Raise ParameterError unless `restore` would load this state; changes nothing."""
+    if not isinstance(state, dict):
+        raise ParameterError(
+            f"the state of {type(selector).__name__} must be a dict, got {described(state)}"
+        )
+    if isinstance(selector, CheckedState):
+        selector.check_state_dict(state)
+    elif state and not isinstance(selector, Stateful):
+        raise ParameterError(
+            f"the saved state has {sorted(map(str, state))} but {type(selector).__name__} keeps "
+            "none: was it taken from another selector?"
+        )
+
+
 def restore(selector: object, state: dict[str, Any]) -> None:
-    """Load a state taken by `state_of` from a selector of the same kind."""
+    """Load a state taken by `state_of` from a selector of the same kind, or change nothing."""
+    check_state(selector, state)
     if isinstance(selector, Stateful):
         selector.load_state_dict(state)
-    elif state:
-        raise ParameterError(
-            f"the saved state has {sorted(state)} but {type(selector).__name__} keeps none: "
-            "was it taken from another selector?"
-        )
+
+
+def holds_state_of(selector: object) -> Callable[[object], bool]:
+    """A check for `check_entries`: the entry is a state of this part of a selector."""
+
+    def check(state: object) -> bool:
+        check_state(selector, state)
+        return True
+
+    return check
