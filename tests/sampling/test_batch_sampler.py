@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from sampling_toys import LeastSimilar, Newest, Recording, filled_cache, random_rows
 
 from eigenbatch.core.spectrum import participation_ratio
-from eigenbatch.errors import ParameterError, ShapeError
+from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
 from eigenbatch.selectors.random import Random
+from returns import WRONG
 
 COVERAGES = ("epoch", "stream", "free")
 
@@ -324,12 +325,17 @@ class TestBadInput:
             sampler.set_epoch(-1)
         assert sampler.epoch == 0
 
-    @pytest.mark.parametrize("indices", [(0, 1), (0, 0, 1), (0, 1, 20), (-1, 0, 1)])
-    def test_a_selector_that_breaks_its_contract_is_named(self, indices):
-        sampler = SpectralBatchSampler(
-            filled_cache(20), 3, Fixed(*indices), pool_size=20, coverage="free"
-        )
-        with pytest.raises(ParameterError, match="must return 3 distinct indices below 20"):
+    @pytest.mark.parametrize("returned", WRONG.values(), ids=WRONG)
+    def test_a_selector_that_breaks_its_contract_is_told_what_to_return(self, returned):
+        class Wrong:
+            def __call__(self, pool, batch_size, *, generator=None):
+                return returned
+
+        sampler = SpectralBatchSampler(filled_cache(20), 3, Wrong(), pool_size=20, coverage="free")
+        with pytest.raises(
+            (ArgumentTypeError, ShapeError, ParameterError),
+            match="must return 3 distinct indices below 20 as a LongTensor, but Wrong returned",
+        ):
             next(iter(sampler))
         assert sampler.state_dict()["consumed"] == 0
 

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from eigenbatch.core.spectrum import participation_ratio
-from eigenbatch.errors import ParameterError
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.coverage import Candidates
-from eigenbatch.selectors.selector import Bindable, Selector, shuffled
+from eigenbatch.selectors.selector import Bindable, Selector, checked_indices, shuffled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -138,22 +137,10 @@ class Request:
         positions = known.nonzero().squeeze(1)
         if len(positions) <= self.batch_size:
             return positions[self._shuffled(len(positions))]
-        if isinstance(selector, Bindable):
-            selector = selector.bind(self.ids[positions])
-        index = selector(self.rows, self.batch_size, generator=self.generator).cpu()
-        if index.shape != (self.batch_size,) or not _distinct_below(len(positions), index):
-            raise ParameterError(
-                f"a selector must return {self.batch_size} distinct indices below "
-                f"{len(positions)}, got a tensor of shape {tuple(index.shape)} with values "
-                f"{index.tolist()}"
-            )
+        choose = selector.bind(self.ids[positions]) if isinstance(selector, Bindable) else selector
+        chosen = choose(self.rows, self.batch_size, generator=self.generator)
+        index = checked_indices(chosen, selector, self.batch_size, len(positions)).cpu()
         return positions[index]
 
     def _shuffled(self, count: int) -> Tensor:
         return shuffled(count, self.generator, torch.device("cpu"))
-
-
-def _distinct_below(stop: int, index: Tensor) -> bool:
-    ascending = index.sort().values
-    rising = bool((ascending[1:] > ascending[:-1]).all())
-    return rising and int(ascending[0]) >= 0 and int(ascending[-1]) < stop

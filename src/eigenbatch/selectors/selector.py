@@ -6,9 +6,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import described
+from eigenbatch.checks import check_callable, check_generator, described
 from eigenbatch.core.precision import check_matrix, finite_rows, unit_rows
-from eigenbatch.errors import ParameterError, ShapeError
+from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 
 
 class Selector(Protocol):
@@ -72,14 +72,46 @@ def bound(selector: Selector, ids: Tensor, of: int | None = None) -> Selector:
 def select(
     pool: Tensor, batch_size: int, selector: Selector, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Super-batch mode: embed more than a batch, keep the best one. Indices (batch_size,).
+    """Super-batch mode: embed more than a batch, keep the best one.
 
     For streams, where no index sampler can exist:
 
         z = encoder(images)                       # 10 x batch_size rows
         keep = select(z, batch_size, Greedy())    # then train on images[keep]
+
+    Args:
+        pool: embeddings (k, d) of the candidates.
+        batch_size: how many of them to keep.
+        selector: a selector, such as `Greedy()`.
+        generator: the source of randomness; torch's global one if not given.
+
+    Returns:
+        Indices (batch_size,) into the pool; fewer only from `Greedy(literal=True)`.
     """
-    return selector(pool.detach(), batch_size, generator=generator)
+    check_callable(selector, "selector", "Greedy()")
+    check_generator(generator)
+    check_sizes(pool, batch_size)
+    chosen = selector(pool.detach(), batch_size, generator=generator)
+    fewer = bool(getattr(selector, "literal", False))  # Greedy(literal=True) may stop early
+    return checked_indices(chosen, selector, batch_size, len(pool), fewer=fewer)
+
+
+def checked_indices(
+    chosen: object, selector: Selector, batch_size: int, stop: int, *, fewer: bool = False
+) -> Tensor:
+    """What `selector` returned; raises unless it is a batch of distinct indices below `stop`."""
+    wanted = f"a selector must return {batch_size} distinct indices below {stop} as a LongTensor"
+    name = type(selector).__name__
+    if not isinstance(chosen, Tensor) or chosen.dtype != torch.int64:
+        kind = chosen.dtype if isinstance(chosen, Tensor) else type(chosen).__name__
+        fix = "use torch.tensor(indices, dtype=torch.int64)"
+        raise ArgumentTypeError(f"{wanted}, but {name} returned {kind}: {fix}")
+    if chosen.ndim != 1 or not (1 if fewer else batch_size) <= len(chosen) <= batch_size:
+        raise ShapeError(f"{wanted}, but {name} returned shape {tuple(chosen.shape)}")
+    ascending = chosen.sort().values
+    if (ascending[1:] == ascending[:-1]).any() or ascending[0] < 0 or ascending[-1] >= stop:
+        raise ParameterError(f"{wanted}, but {name} returned {chosen.tolist()!s:.200}")
+    return chosen
 
 
 def check_sizes(pool: Tensor, batch_size: int) -> None:
