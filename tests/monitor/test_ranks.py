@@ -8,7 +8,7 @@ from batches import DIMENSION, TAU, healthy_views
 
 from eigenbatch.core.moments import moments
 from eigenbatch.monitor.monitor import SpectralMonitor
-from eigenbatch.monitor.ranks import Together, total_moments
+from eigenbatch.monitor.ranks import ProcessGroup, total_moments
 
 PAIRS = 48
 METHODS = ("certified", "theorem", "proxy")
@@ -67,7 +67,7 @@ def traffic(rank):
     dist.all_reduce = lambda tensor, **rest: (sent.append(tensor.numel()), reduce(tensor, **rest))
     dist.all_gather = lambda *_, **__: gathered.append(1)
     try:
-        ranks = Together(None, torch.device("cpu"))
+        ranks = ProcessGroup(None, torch.device("cpu"))
         total = total_moments(moments(torch.cat(shard(rank))), ranks)
     finally:
         dist.all_reduce, dist.all_gather = reduce, gather

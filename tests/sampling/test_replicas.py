@@ -149,7 +149,7 @@ def test_a_mistake_of_one_process_is_heard_by_all_and_changes_nothing(both):
         "RowError",
         "ParameterError",
     ]
-    assert "rank 1 brings 2 ids and embeddings of shape (1, 8)" in first["heard"][0][1]
+    assert "rank 1 has 2 ids and embeddings of shape (1, 8)" in first["heard"][0][1]
     assert first["known"] == 0
 
 

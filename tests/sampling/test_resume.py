@@ -257,7 +257,7 @@ def test_damaged_states_are_refused_and_change_nothing():
     missing = good["journal"].clone()
     missing[3] = -1
     other = Run().sampler
-    for journal, text in ((repeated, "does not wait"), (missing, "only 3 are recorded")):
+    for journal, text in ((repeated, "not in the buffer"), (missing, "only 3 are recorded")):
         with pytest.raises(StateError, match=text):
             other.load_state_dict(good | {"journal": journal})
         assert other.state_dict()["consumed"] == 0

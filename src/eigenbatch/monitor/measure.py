@@ -18,7 +18,7 @@ from eigenbatch.core.similarity import SimilaritySums, similarity_sums
 from eigenbatch.core.spectrum import spectrum
 from eigenbatch.core.sums import AnchorSums, anchor_sums
 from eigenbatch.errors import ShapeError
-from eigenbatch.monitor.ranks import Alone, Ranks, total_moments
+from eigenbatch.monitor.ranks import Ranks, SingleProcess, total_moments
 from eigenbatch.monitor.reading import Gradient, Inputs, Negatives, Queue, Reading, Softmax
 
 
@@ -43,7 +43,7 @@ def read_batch(
     rows = _cloud_rows(contrast)
     facts = compact(rows) if ranks is None else total_moments(moments(rows), ranks)
     cloud_spectrum = spectrum(facts)
-    ranks = ranks or Alone()
+    ranks = ranks or SingleProcess()
     values = infonce(contrast, tau)
     sums = AnchorSums.from_vector(ranks.sum(anchor_sums(contrast, values).vector()))
     views = contrast.itself is not None  # the rows hold two views of every sample

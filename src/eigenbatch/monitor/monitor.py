@@ -15,7 +15,7 @@ from eigenbatch.core.precision import positive_scalar
 from eigenbatch.errors import ParameterError
 from eigenbatch.monitor.history import History
 from eigenbatch.monitor.measure import inputs_of, read_batch
-from eigenbatch.monitor.ranks import Together, gathered_pairs, give_up
+from eigenbatch.monitor.ranks import ProcessGroup, gathered_pairs, give_up
 from eigenbatch.monitor.reading import Reading
 
 logger = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class SpectralMonitor:
         if views is not None:
             z1, z2 = views
             if self._sync:
-                ranks = Together(self._group, z1.device)
+                ranks = ProcessGroup(self._group, z1.device)
                 contrast = gathered_pairs(z1, z2, ranks)
             else:
                 contrast = Contrast.paired(z1, z2)

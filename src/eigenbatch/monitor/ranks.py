@@ -26,7 +26,7 @@ class Ranks(Protocol):
         """Rows of all processes, in rank order; every process holds equally many."""
 
 
-class Alone:
+class SingleProcess:
     """A single process: nothing to exchange."""
 
     def sum(self, values: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ class Alone:
         return values
 
 
-class Together:
+class ProcessGroup:
     """The processes of a group; every one of them must call at the same step."""
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
@@ -79,12 +79,12 @@ def total_moments(local: Moments, ranks: Ranks) -> Moments:
 
 
 def give_up(group: dist.ProcessGroup | None) -> None:
-    """Tell the others, who are in `gathered_pairs`, that this process has no batch at all."""
+    """Report to the processes in `gathered_pairs` that this one has no batch."""
     sendable = "cuda" if "nccl" in str(dist.get_backend(group)) else "cpu"
-    Together(group, torch.device(sendable)).concatenated(torch.zeros(1, 3, dtype=torch.long))
+    ProcessGroup(group, torch.device(sendable)).concatenated(torch.zeros(1, 3, dtype=torch.long))
 
 
-def gathered_pairs(z1: Tensor, z2: Tensor, ranks: Together) -> Contrast:
+def gathered_pairs(z1: Tensor, z2: Tensor, ranks: ProcessGroup) -> Contrast:
     """NT-Xent over all processes: the anchors are this process's rows, the keys are everyone's.
 
     A batch that only one process cannot read makes all of them raise: none waits for another.

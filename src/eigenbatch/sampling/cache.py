@@ -117,7 +117,7 @@ class EmbeddingCache:
         rows = unit_rows(z.detach(), "z").to(self.device, self.dtype)  # (n, dim)
         last = last_occurrences(index)
         # First: no row is ever newer than the clock of a file. Processes that write the same
-        # update in turn agree on its time; one that opened the file earlier catches up.
+        # update one after the other use the same tick; one with an older clock advances to it.
         self._set_clock(max(self._tick + 1, self._clock))
         self._rows[index[last]] = rows[last]
         self._ticks[index[last]] = self._tick
@@ -152,7 +152,7 @@ class EmbeddingCache:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the cache that `state` was taken from, which must have had the same layout.
+        """Restore a saved state of a cache with the same layout.
 
         Raises:
             StateError: the state is of another cache or damaged; nothing was changed.

@@ -1,7 +1,7 @@
 """Which samples may enter the next batch: three ways to cover the data.
 
-A coverage offers candidates and is told what was taken; it knows no embeddings. `Buffer` serves
-"epoch" and "stream", `FreshPools` serves "free".
+A coverage offers candidates and records what was taken; it does not use embeddings. `Buffer` is for
+"epoch" and "stream", `FreshPools` for "free".
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from eigenbatch.sampling.order import POOL, ShuffledEpochs, key
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidates:
-    """Distinct ids, the longest waiting first; the first `due` of them must be taken."""
+    """Distinct ids, the longest buffered first; the first `due` of them must be taken."""
 
     ids: Tensor  # (k,)
     due: int
@@ -28,69 +28,71 @@ class Coverage(Protocol):
     """What the sampler asks of a way to cover the data."""
 
     def candidates(self, batch: int, batch_size: int) -> Candidates:
-        """Whom batch number `batch` may choose `batch_size` ids from."""
+        """The ids from which batch number `batch` may take `batch_size`."""
 
     def take(self, ids: list[int]) -> None:
-        """These candidates are in a batch now."""
+        """Record that these candidates are in a batch."""
 
     def state_dict(self) -> dict[str, Any] | None:
-        """What it remembers, or None."""
+        """Everything needed to continue identically, or None."""
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Remember the same."""
+        """Continue from a saved state."""
 
 
 class Buffer:
-    """Ids take turns in the order of `ShuffledEpochs`, and wait here until they are taken.
+    """A buffer of ids, filled in the order of `ShuffledEpochs`.
 
-    Half of every batch goes to those who wait longest. So nobody waits for ever (`max_wait`), and
-    what a selector avoids is at most twice as frequent among those left over as in the data. When
-    the buffer runs empty at the end of an epoch, ever more seats go that way: to choose there
-    would only leave the worst for last.
+    Half of every batch consists of the ids that were buffered longest. So every id leaves within
+    `max_wait` batches, and samples that a selector avoids are at most twice as frequent in the
+    buffer as in the data. While the buffer runs empty at the end of an epoch, this share grows:
+    more choice would only collect the worst samples in the last batches.
+
+    The place of an id is its position in all epochs laid end to end.
     """
 
     def __init__(
         self, epochs: ShuffledEpochs, capacity: int, *, start: int, stop: int | None = None
     ) -> None:
-        """Turns `start` up to `stop` (None: for ever) of all epochs laid end to end."""
+        """Places `start` up to `stop` (None: for ever) of all epochs laid end to end."""
         self._epochs, self._capacity = epochs, capacity
         self._position, self._stop = start, stop
-        self._waiting: dict[int, int] = {}  # id -> turn, the longest waiting first
-        self._deferred: list[tuple[int, int]] = []  # the next turn of ids that still wait
+        self._buffered: dict[int, int] = {}  # id -> place, the longest buffered first
+        self._deferred: list[tuple[int, int]] = []  # next places of ids that are still buffered
         self._lap, self._order = -1, torch.empty(0)
 
     @staticmethod
     def max_wait(capacity: int, batch_size: int) -> int:
-        """Batches after which every id has left.
+        """Batches after which every id has left the buffer.
 
-        When it enters, at most capacity - 1 - (chosen seats) ids stay before it, and every batch
-        takes those longest waiting first.
+        When it enters, at most capacity - 1 - (freely chosen ids) ids stay before it, and every
+        batch takes the ids that were buffered longest.
         """
         return 1 + -(-(capacity - batch_size) // (batch_size - batch_size // 2))
 
     def candidates(self, batch: int, batch_size: int) -> Candidates:
-        """All that wait, after the buffer was filled up."""
+        """All buffered ids, after the buffer was filled up."""
         self._fill(batch_size)
-        chosen = batch_size // 2 * len(self._waiting) ** 2 // self._capacity**2
-        waiting = np.fromiter(self._waiting, np.int64, len(self._waiting))
-        return Candidates(ids=torch.from_numpy(waiting), due=batch_size - chosen)
+        chosen = batch_size // 2 * len(self._buffered) ** 2 // self._capacity**2
+        ids = np.fromiter(self._buffered, np.int64, len(self._buffered))
+        return Candidates(ids=torch.from_numpy(ids), due=batch_size - chosen)
 
     def take(self, ids: list[int]) -> None:
-        """Let ids go; raises StateError for one that does not wait."""
+        """Remove ids; raises StateError for one that is not buffered."""
         self._fill(len(ids))
         for taken in ids:
-            if taken not in self._waiting:
+            if taken not in self._buffered:
                 raise StateError(
-                    f"a batch takes id {taken}, which does not wait for its turn: "
+                    f"a batch takes id {taken}, which is not in the buffer: "
                     "the recorded batches are damaged or from another sampler"
                 )
-            del self._waiting[taken]
+            del self._buffered[taken]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the constructor's arguments."""
         return {
             "position": self._position,
-            "waiting": _pairs(list(self._waiting.items())),  # (w, 2)
+            "waiting": _pairs(list(self._buffered.items())),  # (w, 2)
             "deferred": _pairs(self._deferred),  # (w, 2)
         }
 
@@ -98,17 +100,17 @@ class Buffer:
         """Hold the same ids as the buffer that `state` was taken from."""
         if state is None:
             raise StateError("this state has no 'start': it is from coverage='free'")
-        entries = {"position": is_count, "waiting": self._are_turns, "deferred": self._are_turns}
+        entries = {"position": is_count, "waiting": self._are_places, "deferred": self._are_places}
         check_entries(state, "sampler's 'start'", entries, error=StateError)
-        waiting = dict(state["waiting"].tolist())
-        if not len(waiting) == len(state["waiting"]) <= self._capacity:
+        buffered = dict(state["waiting"].tolist())
+        if not len(buffered) == len(state["waiting"]) <= self._capacity:
             raise StateError("the state holds one id twice or more ids than fit: it is damaged")
         self._position = state["position"]
-        self._waiting = waiting
-        self._deferred = [(sample, turn) for sample, turn in state["deferred"].tolist()]
+        self._buffered = buffered
+        self._deferred = [(sample, place) for sample, place in state["deferred"].tolist()]
 
-    def _are_turns(self, value: object) -> bool:
-        """Whether a saved value has rows (id, turn) with ids of this data set."""
+    def _are_places(self, value: object) -> bool:
+        """Whether a saved value has rows (id, place) with ids of this data set."""
         if isinstance(value, Tensor) and value.shape == (0, 2):
             return True  # once saved without a dtype of its own
         if not is_integer_tensor(value, (None, 2)):
@@ -116,33 +118,33 @@ class Buffer:
         return bool((value >= 0).all() and (value[:, 0] < len(self._epochs)).all())
 
     def _fill(self, least: int) -> None:
-        """Let ids in; one whose next turn comes while it still waits is deferred."""
+        """Add ids; one whose next place comes while it is still buffered is deferred."""
         deferred, self._deferred = self._deferred, []
         self._admit(deferred)
-        while turns := self._read(self._room(least)):
-            self._admit(turns)
+        while places := self._read(self._room(least)):
+            self._admit(places)
 
-    def _admit(self, turns: list[tuple[int, int]]) -> None:
-        for sample, turn in turns:
-            if sample in self._waiting or len(self._waiting) == self._capacity:
-                self._deferred.append((sample, turn))
+    def _admit(self, places: list[tuple[int, int]]) -> None:
+        for sample, place in places:
+            if sample in self._buffered or len(self._buffered) == self._capacity:
+                self._deferred.append((sample, place))
             else:
-                self._waiting[sample] = turn
+                self._buffered[sample] = place
 
     def _room(self, least: int) -> int:
-        """How many to let in: none two epochs ahead of a pending turn, if a batch can do without.
+        """How many ids to add: only what a batch needs once the buffer is two epochs ahead.
 
-        Otherwise an id that a selector avoids would fall behind for good where epochs are short.
+        Otherwise an id that a selector avoids would never catch up where epochs are short.
         """
-        if len(self._waiting) == self._capacity:
+        if len(self._buffered) == self._capacity:
             return 0
-        pending = [*self._waiting.values(), *(turn for _, turn in self._deferred)]
+        pending = [*self._buffered.values(), *(place for _, place in self._deferred)]
         lead = self._position // len(self._epochs) - min(pending, default=0) // len(self._epochs)
         goal = least if pending and lead > 1 else self._capacity
-        return max(0, goal - len(self._waiting))
+        return max(0, goal - len(self._buffered))
 
     def _read(self, count: int) -> list[tuple[int, int]]:
-        """Up to `count` (id, turn), none at the end; stops early at the border of two epochs."""
+        """Up to `count` (id, place), none at the end; stops early at the border of two epochs."""
         if count == 0 or self._position == self._stop:
             return []
         lap, start = divmod(self._position, len(self._epochs))
@@ -159,7 +161,7 @@ def _pairs(values: list[tuple[int, int]]) -> Tensor:
 
 
 class FreshPools:
-    """A new random pool for each batch, the paper's way: no memory, so no coverage promised."""
+    """A new random pool for each batch, as in the paper: it guarantees no coverage."""
 
     def __init__(self, epochs: ShuffledEpochs, capacity: int, *, epoch: int) -> None:
         self._epochs, self._capacity, self._epoch = epochs, capacity, epoch
@@ -171,10 +173,10 @@ class FreshPools:
         return Candidates(ids=torch.from_numpy(ids), due=0)
 
     def take(self, ids: list[int]) -> None:
-        """Nothing to remember."""
+        """Nothing is recorded."""
 
     def state_dict(self) -> None:
-        """Nothing remembered."""
+        """None: there is no state."""
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Nothing to remember."""
+        """Nothing to restore."""

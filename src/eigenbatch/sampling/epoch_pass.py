@@ -1,4 +1,4 @@
-"""One pass over an epoch: where it began, what was drawn, and from that where it stands."""
+"""One pass over an epoch: its start, the batches drawn so far, and its saved state."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from eigenbatch.sampling.errors import StateError
 
 
 class EpochPass:
-    """The batches of one epoch, drawn one after the other and written down.
+    """The batches of one epoch, drawn one after the other and recorded.
 
     The state of a pass is its beginning, how many batches were consumed, and the journal of those
     drawn. The journal is *shared* by all states of the pass, as parameters are by the states of a
@@ -32,14 +32,14 @@ class EpochPass:
     ) -> None:
         self.epoch, self.coverage = epoch, coverage
         self.start = coverage.state_dict()
-        self.drawn = 0  # batches handed out
-        self.ended = False  # whether who iterates was told that there are no more
+        self.drawn = 0  # batches yielded
+        self.ended = False  # True once StopIteration was raised
         self._journal = torch.full((batches, batch_size), -1, dtype=torch.int32)  # -1: not drawn
         self.selector_state = selector_state  # after the last choice
 
     @property
     def finished(self) -> bool:
-        """Whether every batch was handed out."""
+        """Whether every batch was yielded."""
         return self.drawn == len(self._journal)
 
     @property
@@ -60,7 +60,7 @@ class EpochPass:
         self.selector_state.update(state)
 
     def state_dict(self, consumed: int) -> dict[str, Any]:
-        """`consumed` batches are done with; those drawn since are to be repeated."""
+        """The state after `consumed` batches; those drawn since will be repeated."""
         return {
             "epoch": self.epoch,
             "consumed": consumed,

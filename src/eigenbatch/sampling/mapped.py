@@ -76,12 +76,12 @@ class MappedRows:
         return cls(path, layout)
 
     def flush(self) -> None:
-        """Write changed pages to disk; without it the system does so in its own time."""
+        """Write changed pages to disk now; otherwise the system does so later."""
         self._bytes.flush()
 
 
 def _create(path: Path, layout: Layout) -> None:
-    """An empty cache under its final name or none at all; whoever comes second uses the first."""
+    """Create an empty cache atomically; if another process was faster, its file is used."""
     unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         with unfinished.open("xb") as file:

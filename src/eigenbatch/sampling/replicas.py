@@ -1,4 +1,4 @@
-"""What the processes of a distributed run need to agree on."""
+"""Exchange between the processes of a distributed run."""
 
 import torch
 import torch.distributed as dist
@@ -20,20 +20,20 @@ def rank_and_world() -> tuple[int, int]:
 def gathered(
     ids: Tensor, z: Tensor, dim: int, group: dist.ProcessGroup | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The ids and rows of all processes, in order of rank; each may bring another number.
+    """The ids and rows of all processes, in order of rank; their numbers may differ.
 
-    Shapes are compared before any row is sent, so that a mistake of one process raises in all of
-    them instead of leaving the others waiting. If one brings float64, all send it.
+    Shapes are compared before any row is sent, so that a mistake in one process raises in all of
+    them instead of blocking the others. If one process has float64, all send it.
     """
     wide = z.dtype == torch.float64
     counts = torch.tensor([_length(ids), *_shape(z), wide], device=z.device)
-    everyone = torch.stack(_all_gather(counts, group))  # (world, 4) ids, rows, columns, wide
-    shapes = everyone[:, :3].tolist()
-    dtype = torch.float64 if everyone[:, 3].any() else torch.float32
+    all_counts = torch.stack(_all_gather(counts, group))  # (world, 4) ids, rows, columns, wide
+    shapes = all_counts[:, :3].tolist()
+    dtype = torch.float64 if all_counts[:, 3].any() else torch.float32
     for rank, (id_count, rows, columns) in enumerate(shapes):
         if id_count != rows or columns != dim:
             raise ShapeError(
-                f"rank {rank} brings {id_count} ids and embeddings of shape ({rows}, {columns}); "
+                f"rank {rank} has {id_count} ids and embeddings of shape ({rows}, {columns}); "
                 f"each id needs one row of dimension {dim} "
                 "(-1: ids are no vector of integers, or embeddings no matrix of floats)"
             )

@@ -26,7 +26,7 @@ Choice = tuple[Selection, dict[str, Any]]  # and the state of the selector after
 
 
 class SpectralBatchSampler(BatchSampler):
-    """Batches of ids that a selector chooses from what the cache knows; no forward passes.
+    """Batches of ids that a selector chooses by cached embeddings; no forward passes.
 
     Selection is on the *global* batch; each process yields its share of it. What is drawn depends
     on seed, epoch, cache and selector only, so that all processes agree.
@@ -86,7 +86,7 @@ class SpectralBatchSampler(BatchSampler):
 
     @property
     def epoch(self) -> int:
-        """What the next iteration is keyed by, beside the seed."""
+        """The epoch of the next iteration; with the seed it determines the order of ids."""
         return self._epochs.epoch
 
     @property
@@ -101,7 +101,7 @@ class SpectralBatchSampler(BatchSampler):
         return Buffer.max_wait(self.pool_size, self.batch_size) if bounded else None
 
     def set_epoch(self, epoch: int) -> None:
-        """Shuffle anew from the next iteration on; `.sampler.set_epoch` does the same."""
+        """Use another order from the next iteration on; `.sampler.set_epoch` does the same."""
         self._epochs.set_epoch(epoch)
 
     def __len__(self) -> int:
@@ -116,9 +116,9 @@ class SpectralBatchSampler(BatchSampler):
                 yield ids.tensor_split(replicas)[rank].tolist()
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """Where this epoch stands, for `load_state_dict`.
+        """The progress of this epoch, for `load_state_dict`.
 
-        `consumed`: batches of this epoch that training is done with, all that were drawn if not
+        `consumed`: batches of this epoch that training has used; all that were drawn if not
         given. A DataLoader with workers draws ahead: pass the number of batches it returned, or
         use torchdata's StatefulDataLoader, which counts for you.
         """
@@ -165,7 +165,7 @@ class SpectralBatchSampler(BatchSampler):
         """Global batches, each chosen in a thread while the one before is in use.
 
         The cache is read outside the thread: what is chosen never depends on timing. If iteration
-        ends early, the selector forgets the choice that nobody asked for.
+        ends early, the selector is reset to its state before the unused choice.
         """
         current = self._begin_pass()
         choice: Future[Choice | None] | None = None

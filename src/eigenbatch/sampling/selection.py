@@ -1,4 +1,4 @@
-"""One batch: from candidates and what the cache knows of them to a choice and its statistics."""
+"""One batch: from candidates and their cached embeddings to a choice and its statistics."""
 
 import math
 import time
@@ -21,7 +21,7 @@ class Selection:
     batch: int  # number within the epoch
     ids: Tensor  # (n,) the global batch
     ages: Tensor  # (n,) updates since each was embedded, -1 unknown
-    due: int  # how many were taken because they waited longest
+    due: int  # how many were taken because they were buffered longest
     seconds: float  # reading the cache and choosing
     rows: Tensor  # (k, d) known candidates
     chosen: Tensor  # (<= n,) which of `rows` are in the batch
@@ -39,7 +39,7 @@ class Selection:
 
     @property
     def unknown(self) -> int:
-        """How many were taken without an embedding."""
+        """How many were taken without a cached embedding."""
         return len(self.ids) - len(self.chosen)
 
     @property
@@ -63,13 +63,13 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """A batch to be chosen, with all that the choice depends on: no cache, no clock."""
+    """A batch to be chosen, with all that the choice depends on; it reads no cache and no clock."""
 
     epoch: int
     batch: int
     batch_size: int
     due: int
-    ids: Tensor  # (k,) candidates, the longest waiting first
+    ids: Tensor  # (k,) candidates, the longest buffered first
     ages: Tensor  # (k,) -1 unknown
     rows: Tensor  # embeddings of the known ones, in the same order
     generator: torch.Generator
@@ -86,7 +86,7 @@ class Request:
         batch_size: int,
         generator: torch.Generator,
     ) -> "Request":
-        """Copy from the cache what is known of the candidates now."""
+        """Copy the present embeddings and ages of the candidates from the cache."""
         start = time.perf_counter()
         ids = candidates.ids
         ages = cache.age(ids).cpu()
@@ -104,16 +104,16 @@ class Request:
         )
 
     def choose(self, selector: Selector) -> Selection:
-        """Those due, then unknown ones at random, then what the selector puts first."""
+        """Fill the batch: overdue ids, uncached ids (random), then the selector's picks."""
         start = time.perf_counter()
         known = self.ages >= 0  # (k,)
-        strangers = (~known).nonzero().squeeze(1)
-        strangers = strangers[self._shuffled(len(strangers))]
-        seated = list(dict.fromkeys([*range(self.due), *strangers.tolist()]))
-        if len(seated) < self.batch_size:
-            seated = list(dict.fromkeys(seated + self._selected(known, selector).tolist()))
-        batch = torch.tensor(seated[: self.batch_size])  # (n,) positions
-        batch = batch[self._shuffled(len(batch))]  # so that no rank gets all that were due
+        uncached = (~known).nonzero().squeeze(1)
+        uncached = uncached[self._shuffled(len(uncached))]
+        taken = list(dict.fromkeys([*range(self.due), *uncached.tolist()]))
+        if len(taken) < self.batch_size:
+            taken = list(dict.fromkeys(taken + self._selected(known, selector).tolist()))
+        batch = torch.tensor(taken[: self.batch_size])  # (n,) positions
+        batch = batch[self._shuffled(len(batch))]  # so that no rank gets all overdue ids
         row_of = known.cumsum(0) - 1  # (k,) position -> row
         chosen = row_of[batch[known[batch]]]
         return Selection(
@@ -131,8 +131,8 @@ class Request:
     def _selected(self, known: Tensor, selector: Selector) -> Tensor:
         """Positions of a whole batch of known candidates, or of all if there is nothing to choose.
 
-        The selector always chooses a whole batch from all of them: its aims (a window, a rule) are
-        about batches. Who is seated already is dropped afterwards.
+        The selector always chooses a whole batch from all of them, because a window or a rule is
+        about whole batches. Positions already taken are dropped afterwards.
         """
         positions = known.nonzero().squeeze(1)
         if len(positions) <= self.batch_size:

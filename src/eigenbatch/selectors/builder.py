@@ -11,10 +11,10 @@ from eigenbatch.selectors.diversity import trace_after_adding
 
 
 class BatchBuilder:
-    """Holds the batch B so far, its trace tr(Sigma_B^2), and up to `probe` waiting candidates.
+    """Holds the batch B so far, its trace tr(Sigma_B^2), and up to `probe` candidates.
 
-    Whenever `probe` candidates wait, the one of smallest q_B joins the batch and the others go on
-    waiting, so every pick is the best of `probe`. The source may be a data stream or a MoCo queue.
+    Once there are `probe` candidates, the one of smallest q_B is moved to the batch and the others
+    are kept, so every pick is the best of `probe`. The source may be a stream or a MoCo queue.
 
         builder = BatchBuilder(batch_size=256, probe=64)
         for ids, z in stream:
@@ -34,8 +34,8 @@ class BatchBuilder:
         self._ids: list[int] = []
         self._trace = 0.0
         self._batch: Tensor | None = None  # (batch_size, d), first b used
-        self._waiting = torch.empty(0, 0)  # (w, d)
-        self._waiting_ids: list[int] = []
+        self._candidates = torch.empty(0, 0)  # (w, d)
+        self._candidate_ids: list[int] = []
         self._squares = torch.empty(0)  # (w,) sum over B of <z, z'>^2
 
     @property
@@ -62,15 +62,15 @@ class BatchBuilder:
 
     @property
     def scores(self) -> dict[int, float]:
-        """q_B of every waiting candidate, by id."""
+        """q_B of every candidate, by id."""
         mean = (self._squares / max(1, len(self._ids))).tolist()
-        return dict(zip(self._waiting_ids, mean, strict=True))
+        return dict(zip(self._candidate_ids, mean, strict=True))
 
     def offer(self, ids: Tensor | Sequence[int], z: Tensor) -> int:
-        """Add candidates (c, d) with their ids (c,); returns how many rows joined the batch.
+        """Add candidates (c, d) with their ids (c,); returns how many rows were added to the batch.
 
-        Candidates offered after the batch is full are ignored, and so are ids that wait or were
-        picked already.
+        Candidates offered after the batch is full are ignored, and so are ids that are already
+        candidates or in the batch.
         """
         check_matrix(z, "z")
         ids = torch.as_tensor(ids)
@@ -81,46 +81,46 @@ class BatchBuilder:
         rows = accumulated(unit_rows(z.detach(), "z"))  # (c, d)
         if self._batch is None:
             self._batch = rows.new_empty(self.batch_size, rows.shape[1])
-            self._waiting, self._squares = rows[:0], rows.new_empty(0)
+            self._candidates, self._squares = rows[:0], rows.new_empty(0)
         if rows.shape[1] != self._batch.shape[1]:
             raise ShapeError(
                 f"candidates have dimension {rows.shape[1]}, the batch {self._batch.shape[1]}"
             )
-        before, held = len(self._ids), {*self._ids, *self._waiting_ids}
+        before, held = len(self._ids), {*self._ids, *self._candidate_ids}
         fresh = {name: i for i, name in enumerate(ids.tolist()) if name not in held}
         names, rows = list(fresh), rows[list(fresh.values())]
         while names and not self.full:
-            room = self.probe - len(self._waiting_ids)
-            self._wait(names[:room], rows[:room])
+            room = self.probe - len(self._candidate_ids)
+            self._keep(names[:room], rows[:room])
             names, rows = names[room:], rows[room:]
-            if len(self._waiting_ids) == self.probe:
+            if len(self._candidate_ids) == self.probe:
                 self._pick()
         return len(self._ids) - before
 
     def finish(self) -> list[int]:
-        """Fill the batch from the candidates still waiting, when the stream has ended."""
+        """Fill the batch from the remaining candidates, when the stream has ended."""
         missing = self.batch_size - len(self._ids)
-        if len(self._waiting_ids) < missing:
+        if len(self._candidate_ids) < missing:
             raise ShapeError(
-                f"the stream ended with {len(self._ids)} picks and {len(self._waiting_ids)} "
-                f"candidates waiting: batch_size {self.batch_size} cannot be filled"
+                f"the stream ended with {len(self._ids)} picks and {len(self._candidate_ids)} "
+                f"candidates left: batch_size {self.batch_size} cannot be filled"
             )
         while not self.full:
             self._pick()
         return self.ids
 
-    def _wait(self, ids: list[int], rows: Tensor) -> None:
+    def _keep(self, ids: list[int], rows: Tensor) -> None:
         assert self._batch is not None
         with no_autocast(rows):
             squares = (rows @ self._batch[: len(self._ids)].T).square().sum(1)
-        self._waiting = torch.cat([self._waiting, rows])
+        self._candidates = torch.cat([self._candidates, rows])
         self._squares = torch.cat([self._squares, squares])
-        self._waiting_ids += ids
+        self._candidate_ids += ids
 
     def _pick(self) -> None:
         assert self._batch is not None
         best, size = int(self._squares.argmin()), len(self._ids)
-        row = self._waiting[best]
+        row = self._candidates[best]
         if size:
             score = self._squares[best] / size
             trace = torch.tensor(self._trace, dtype=torch.float64, device=score.device)
@@ -128,8 +128,8 @@ class BatchBuilder:
         else:
             self._trace = 1.0
         self._batch[size] = row
-        self._ids.append(self._waiting_ids.pop(best))
-        others = torch.arange(len(self._waiting), device=row.device) != best
+        self._ids.append(self._candidate_ids.pop(best))
+        others = torch.arange(len(self._candidates), device=row.device) != best
         with no_autocast(row):
-            self._squares = (self._squares + (self._waiting @ row).square())[others]
-        self._waiting = self._waiting[others]
+            self._squares = (self._squares + (self._candidates @ row).square())[others]
+        self._candidates = self._candidates[others]

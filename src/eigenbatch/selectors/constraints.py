@@ -42,7 +42,9 @@ class _Thinned:
         order = shuffled(len(pool), generator, pool.device)
         allowed = self._allowed(pool, order)  # (a,) indices into pool
         if len(allowed) >= batch_size:
-            inner = bound(self.selector, allowed, len(pool))  # it may hold a rule on rows too
+            inner = bound(
+                self.selector, allowed, len(pool)
+            )  # the inner selector may depend on ids too
             return allowed[inner(pool[allowed], batch_size, generator=generator)]
         message = (
             f"{self._rule} leaves {len(allowed)} of {len(pool)} rows, but batch_size is "
@@ -120,7 +122,7 @@ class OnePerGroup(_Thinned):
     """No two picks of the same group: the same caption, document, patient, class.
 
     groups: (k,) integers, the group of each row of the pool; or of each sample of the data set when
-        a sampler binds the pool's sample ids. A random member stands for its group.
+        a sampler binds the pool's sample ids. A random member represents its group.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""The other direction: batches of *similar* rows, which the strongest published samplers seek."""
+"""The other direction: batches of *similar* rows, as in the strongest published samplers."""
 
 import torch
 from torch import Tensor
 
 from eigenbatch.core.precision import no_autocast
 from eigenbatch.errors import ParameterError
-from eigenbatch.selectors.search import Standing, greedy_search, least_similar
+from eigenbatch.selectors.search import SearchState, greedy_search, least_similar
 from eigenbatch.selectors.selector import shuffled, unit_pool
 
 
@@ -20,13 +20,13 @@ class Clustered:
     def __call__(
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Choose one batch; a row belongs to the first seed that claims it."""
+        """Choose one batch; a row near several seeds belongs to the first of them."""
         rows = unit_pool(pool, batch_size)
         clusters = min(self.clusters, batch_size)
         seeds = shuffled(len(rows), generator, rows.device)[:clusters]
         with no_autocast(rows):
             similarity = rows[seeds] @ rows.T  # (c, k)
-        similarity[:, seeds] = -torch.inf  # a seed stays with itself
+        similarity[:, seeds] = -torch.inf  # a seed is no neighbour of another
         picks = []
         for i in range(clusters):
             share = batch_size // clusters + (i < batch_size % clusters)
@@ -63,5 +63,5 @@ class Blend:
         )
 
 
-def _most_similar(standing: Standing) -> Tensor:
-    return -standing.squares
+def _most_similar(state: SearchState) -> Tensor:
+    return -state.squares

@@ -11,7 +11,7 @@ from eigenbatch.core.spectrum import participation_ratio
 from eigenbatch.errors import NumericalWarning, ParameterError
 from eigenbatch.selectors.diversity import trace_after_adding
 from eigenbatch.selectors.pool import check_window
-from eigenbatch.selectors.search import Standing, greedy_search, least_similar, least_squares
+from eigenbatch.selectors.search import SearchState, greedy_search, least_similar, least_squares
 from eigenbatch.selectors.selector import unit_pool
 
 Score = Literal["spectral", "centroid"]
@@ -20,7 +20,7 @@ Score = Literal["spectral", "centroid"]
 class Greedy:
     """Pick rows one at a time so that the batch's effective rank R grows fastest.
 
-    probe: rows looked at per pick (Greedy-m); None looks at the whole pool, which costs less than a
+    probe: rows scored per pick (Greedy-m); None scores the whole pool, which costs less than a
         small probe does in a plain loop, and is better.
     window: steer R so that the full batch ends in the middle of [low, high].
     score: "spectral" minimises q_B(z); "centroid" is the paper's cheaper proxy <z, mean of B>.
@@ -72,13 +72,13 @@ class Greedy:
             )
         aim = _path((low + high) / 2, rows, batch_size)
 
-        def off_target(standing: Standing) -> Tensor:
-            scores = standing.squares / standing.size
-            ranks = 1 / trace_after_adding(standing.trace, standing.size, scores)
-            return (ranks - aim(standing.size + 1)).abs()
+        def off_target(state: SearchState) -> Tensor:
+            scores = state.squares / state.size
+            ranks = 1 / trace_after_adding(state.trace, state.size, scores)
+            return (ranks - aim(state.size + 1)).abs()
 
-        def inside(standing: Standing) -> bool:
-            return standing.size >= 2 and bool(low <= 1 / standing.trace <= high)
+        def inside(state: SearchState) -> bool:
+            return state.size >= 2 and bool(low <= 1 / state.trace <= high)
 
         chosen = greedy_search(
             rows,
@@ -114,6 +114,6 @@ def _path(end: float, pool: Tensor, batch_size: int) -> Callable[[int], float]:
     return lambda size: 1 / (1 / size + (1 - 1 / size) * cloud)
 
 
-def _nearest_centroid(standing: Standing) -> Tensor:
+def _nearest_centroid(state: SearchState) -> Tensor:
     """Smallest <z, sum of B>: largest 1 - <z, mean of B>."""
-    return standing.cosines
+    return state.cosines

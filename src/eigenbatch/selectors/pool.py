@@ -47,7 +47,7 @@ class PoolMax(_Partition):
 
 
 class PoolMin(_Partition):
-    """P2, update magnitude: the candidate batch of smallest effective rank. Use sparingly."""
+    """P2, update magnitude: the candidate batch of smallest effective rank. Use rarely."""
 
     def _choice(self, ranks: Tensor, attainable: int) -> Tensor:
         return ranks.argmin()
@@ -56,7 +56,7 @@ class PoolMin(_Partition):
 class PoolBalanced(_Partition):
     """P3, balanced: the candidate batch whose rank is closest to a target.
 
-    The target is p10 + fraction (p90 - p10) of the candidate ranks seen lately, or, with `window`,
+    The target is p10 + fraction (p90 - p10) of the latest candidate ranks, or, with `window`,
     the absolute interval [low, high] (ties inside go to the one nearest its middle).
     """
 
@@ -88,7 +88,7 @@ class PoolBalanced(_Partition):
 
     @property
     def percentiles(self) -> tuple[float, float]:
-        """p10 and p90 of the candidate ranks seen lately."""
+        """p10 and p90 of the latest candidate ranks."""
         if not self._seen:
             raise ParameterError("no candidate has been scored yet: there are no percentiles")
         seen = torch.tensor(list(self._seen), dtype=torch.float64)

@@ -3,7 +3,7 @@
 Letters: k rows of the pool, n rows of the batch, m rows of a probe, b rows picked so far.
 
 `greedy_search` is the general form in torch, on any device and for any ranking. For the common
-case, least squared similarity on a CPU, `least_similar` gives the same picks faster:
+case, least squared similarity on a CPU, `least_similar` returns the same picks faster:
 
 - whole pool: the sums r_c of squared similarities to the picks only ever grow, so a value computed
   earlier is a lower bound. A few rows of smallest r are kept up to date by small products; all
@@ -11,7 +11,7 @@ case, least squared similarity on a CPU, `least_similar` gives the same picks fa
 - probes: rows are visited in random order, m at a time, so that a probe is a contiguous slice.
 
 Small steps are numpy's, which has less overhead, but products are torch's: numpy's BLAS has threads
-of its own, which go on spinning after a product and slow the training step that follows.
+of its own, which keep spinning after a product and slow the training step that follows.
 """
 
 from collections.abc import Callable
@@ -30,8 +30,8 @@ Rows = NDArray[np.floating]
 
 
 @dataclass(slots=True)
-class Standing:
-    """Where the search is: what a ranking may look at."""
+class SearchState:
+    """The batch so far, and how similar each row of the pool is to it; what a ranking may use."""
 
     size: int  # b
     trace: Tensor  # () tr(Sigma_B^2)
@@ -39,13 +39,13 @@ class Standing:
     cosines: Tensor  # (k,) sum over B of <z, z'>
 
 
-Ranking = Callable[[Standing], Tensor]
+Ranking = Callable[[SearchState], Tensor]
 """(k,) values of which the smallest is picked next."""
 
 
-def least_squares(standing: Standing) -> Tensor:
+def least_squares(state: SearchState) -> Tensor:
     """Algorithm 2: smallest q_B, so the largest gain in effective rank."""
-    return standing.squares
+    return state.squares
 
 
 def greedy_search(
@@ -55,11 +55,11 @@ def greedy_search(
     ranking: Ranking = least_squares,
     probe: int | None = None,
     generator: torch.Generator | None = None,
-    stop: Callable[[Standing], bool] | None = None,
+    stop: Callable[[SearchState], bool] | None = None,
 ) -> Tensor:
     """Indices of the picks, in order; fewer than `batch_size` only if `stop` says so."""
     order = shuffled(len(rows), generator, rows.device)  # (k,) not yet picked
-    standing = Standing(
+    state = SearchState(
         size=0,
         trace=rows.new_zeros(()),
         squares=rows.new_zeros(len(rows)),
@@ -70,12 +70,12 @@ def greedy_search(
     best, order, cursor = order[:1], order[1:], 0
     with no_autocast(rows):
         while True:
-            _pick(best, rows, standing)
+            _pick(best, rows, state)
             picks.append(best)
             picked[best] = True
-            if len(picks) == batch_size or (stop is not None and stop(standing)):
+            if len(picks) == batch_size or (stop is not None and stop(state)):
                 return torch.cat(picks)
-            values = ranking(standing)
+            values = ranking(state)
             if probe is None:
                 best = values.masked_fill(picked, torch.inf).argmin().view(1)
                 continue
@@ -87,17 +87,17 @@ def greedy_search(
             cursor += probe
 
 
-def _pick(best: Tensor, rows: Tensor, standing: Standing) -> None:
+def _pick(best: Tensor, rows: Tensor, state: SearchState) -> None:
     """Add one row to B: trace by the one-step lemma, scores of all others in place."""
-    if standing.size:
-        score = standing.squares[best[0]] / standing.size
-        standing.trace = trace_after_adding(standing.trace, standing.size, score)
+    if state.size:
+        score = state.squares[best[0]] / state.size
+        state.trace = trace_after_adding(state.trace, state.size, score)
     else:
-        standing.trace = torch.ones_like(standing.trace)
+        state.trace = torch.ones_like(state.trace)
     cosines = rows @ rows[best[0]]  # (k,)
-    standing.cosines += cosines
-    standing.squares += cosines.square_()
-    standing.size += 1
+    state.cosines += cosines
+    state.squares += cosines.square_()
+    state.size += 1
 
 
 def least_similar(

@@ -28,7 +28,7 @@ class Selector(Protocol):
 class Stateful(Protocol):
     """A selector that remembers earlier pools, and can be saved with the training run.
 
-    With these two promises no state is ever copied or rolled back by those who hold it.
+    With these two promises a sampler need not copy a state or roll it back.
     """
 
     def state_dict(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Bindable(Protocol):
 
 
 def bound(selector: Selector, ids: Tensor, of: int | None = None) -> Selector:
-    """The selector bound to `ids` if it cares which samples the rows are."""
+    """The selector, bound to `ids` if it depends on which samples the rows are."""
     return selector.bind(ids, of) if isinstance(selector, Bindable) else selector
 
 

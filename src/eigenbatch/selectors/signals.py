@@ -12,10 +12,10 @@ from eigenbatch.errors import ParameterError
 
 
 class Signal(Protocol):
-    """Sees every pool once; True when it is time to switch."""
+    """Called once per pool; True when it is time to switch."""
 
     def __call__(self, pool: Tensor) -> bool:
-        """Look at one pool."""
+        """Measure one pool."""
         ...
 
 
@@ -54,7 +54,7 @@ class IsotropyBelow:
     """True once the noise-corrected isotropy gap of the pool is at most `percent`.
 
     The raw gap of a batch never gets near 5 % (sampling alone gives 100 sqrt((d-1)/n)), so the
-    paper's switch only makes sense with the unbiased estimate. Looked at every `every` batches.
+    paper's switch only makes sense with the unbiased estimate. Measured every `every` batches.
     """
 
     def __init__(self, percent: float = 5.0, *, every: int = 10) -> None:
@@ -104,8 +104,8 @@ class RankPlateau:
         if len(self._ranks) < 2 * self.span:
             return False
         ranks = torch.tensor(list(self._ranks), dtype=torch.float64)
-        before, lately = ranks[: self.span].mean(), ranks[self.span :].mean()
-        return bool((lately - before).abs() <= self.tolerance * before)
+        before, latest = ranks[: self.span].mean(), ranks[self.span :].mean()
+        return bool((latest - before).abs() <= self.tolerance * before)
 
     def state_dict(self) -> dict[str, Any]:
         """Batches seen and the measurements kept."""
