@@ -40,6 +40,12 @@ def check_callable(value: object, name: str, example: str) -> None:
         raise ArgumentTypeError(f"{name} must be callable, such as {example}, got {value!r:.80}")
 
 
+def check_flags(**flags: object) -> None:
+    """Raise ArgumentTypeError unless every argument, given by its name, is True or False."""
+    for name, value in flags.items():
+        check_type(value, bool, name)
+
+
 def check_choice(value: object, options: Collection[str], name: str) -> None:
     """Raise unless `value` is one of the strings in `options`."""
     check_type(value, str, name)
@@ -68,6 +74,19 @@ def real(value: object, name: str) -> float:
     if not isinstance(value, Real) or isinstance(value, bool):
         raise ArgumentTypeError(f"{name} must be a number, got {described(value)}")
     return float(value)
+
+
+def ids_tensor(ids: object, name: str = "ids") -> Tensor:
+    """`ids` as a tensor; raises ArgumentTypeError if torch cannot make one of it."""
+    try:
+        if ids is None or isinstance(ids, str):
+            raise TypeError
+        index = torch.as_tensor(ids)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        text = f"{name} must be a vector of integers, got {described(ids)}"
+        raise ArgumentTypeError(text) from None
+    # An empty list has no dtype of its own.
+    return index if isinstance(ids, Tensor) or index.numel() else index.long()
 
 
 def described(value: object) -> str:

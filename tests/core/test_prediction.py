@@ -119,7 +119,7 @@ def test_a_spectrum_of_some_candidates_is_an_assumption_where_it_is_used() -> No
 
 def test_impossible_changes_are_refused() -> None:
     present = look(Contrast.paired(*views(8, 4, anisotropy=0.0, noise=0.5, seed=0)), 0.2)
-    with pytest.raises(ParameterError, match="at least 1 negative, got 0"):
+    with pytest.raises(ParameterError, match="count must be at least 1, got 0"):
         present.with_negatives(0)
     with pytest.raises(ParameterError, match="tau must be a finite number above 0"):
         present.at_tau(-1.0)

@@ -187,7 +187,7 @@ def test_a_learned_temperature_gone_wrong_raises_only_in_strict_mode(tau) -> Non
     ("arguments", "message"),
     [
         ({"tau": 0.0}, "tau must be a finite number above 0"),
-        ({"tau": 0.1, "every": 0}, "every must be at least 1 step"),
+        ({"tau": 0.1, "every": 0}, "every must be at least 1, got 0"),
         ({"tau": 0.1, "method": "exact"}, "method must be one of"),
     ],
 )

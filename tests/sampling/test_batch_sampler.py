@@ -304,10 +304,10 @@ class TestBadInput:
         ("arguments", "error", "text"),
         [
             ({"batch_size": 21}, ShapeError, "batch_size is 21 but the cache has 20 samples"),
-            ({"batch_size": 0}, ValueError, "positive integer"),
+            ({"batch_size": 0}, ParameterError, "batch_size must be at least 1, got 0"),
             ({"pool_size": 3}, ShapeError, "pool_size is 3 but batch_size is 4"),
             ({"coverage": "all"}, ParameterError, "coverage must be one of"),
-            ({"seed": -1}, ParameterError, "seed must be 0 or more, got -1"),
+            ({"seed": -1}, ParameterError, "seed must be at least 0, got -1"),
             ({"rank": 0}, ParameterError, "both num_replicas and rank"),
             ({"rank": 2, "num_replicas": 2}, ParameterError, "rank must be in 0 ... 1, got 2"),
             ({"rank": 0, "num_replicas": 3}, ShapeError, "it is the global batch"),
@@ -321,7 +321,7 @@ class TestBadInput:
 
     def test_a_negative_epoch_is_refused(self):
         sampler = SpectralBatchSampler(filled_cache(20), 4, Random())
-        with pytest.raises(ParameterError, match="epoch must be 0 or more, got -1"):
+        with pytest.raises(ParameterError, match="epoch must be at least 0, got -1"):
             sampler.set_epoch(-1)
         assert sampler.epoch == 0
 

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import check_choice, check_generator, check_type, real, whole
 from eigenbatch.core.certified import certified_bounds
 from eigenbatch.core.concentration import queue_ceiling, subgaussian_radius
 from eigenbatch.core.contrast import Contrast
@@ -65,6 +66,11 @@ class QueueSample:
     kappa: float = 1.0
     constant: float = 1.0
 
+    def __post_init__(self) -> None:
+        whole(self.size, "QueueSample.size", least=1)
+        for name in ("delta", "kappa", "constant"):
+            positive_scalar(getattr(self, name), name)
+
 
 @torch.no_grad()
 def gradient_band(
@@ -90,10 +96,14 @@ def gradient_band(
     sampling: "independent" uses 1/N- in the second term, "empirical" the measured ||zbar-||^2.
     max_spectrum: use this bound on sigma* instead of computing it ("theorem" and "proxy").
     """
-    if method not in get_args(Method):
-        raise ParameterError(f"method must be one of {get_args(Method)}, got {method!r}")
-    if sampling not in get_args(Sampling):
-        raise ParameterError(f"sampling must be one of {get_args(Sampling)}, got {sampling!r}")
+    check_choice(method, get_args(Method), "method")
+    check_choice(sampling, get_args(Sampling), "sampling")
+    check_type(queue, (QueueSample, type(None)), "queue")
+    check_generator(generator)
+    whole(directions, "directions")
+    real(smoothness, "smoothness")
+    if fourth_moment is not None:
+        real(fourth_moment, "fourth_moment")
     if max_spectrum is not None and method not in ("theorem", "proxy"):
         raise ParameterError(f'max_spectrum belongs to "theorem" and "proxy", not to {method!r}')
     values = infonce(contrast, tau)
@@ -138,8 +148,6 @@ def _sampled_ceiling(
     candidates: Tensor, queue: QueueSample, generator: torch.Generator | None
 ) -> float:
     """min(1, sigma_Q + eps_K) of a random subset of the keys."""
-    if queue.size < 1:
-        raise ParameterError(f"QueueSample.size must be at least 1, got {queue.size}")
     size = min(queue.size, len(candidates))
     device = generator.device if generator is not None else candidates.device
     chosen = torch.randperm(len(candidates), generator=generator, device=device)[:size]

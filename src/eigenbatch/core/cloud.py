@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import check_type, real
 from eigenbatch.core.moments import Moments, accumulated_rows, moments
-from eigenbatch.core.spectrum import Spectrum, smaller_gram, spectrum
+from eigenbatch.core.spectrum import Spectrum, check_rows_or_moments, smaller_gram, spectrum
 from eigenbatch.errors import ShapeError
 
 LEADING = 32  # eigenvalues kept to be looked at
@@ -66,6 +67,10 @@ def cloud_of(
     has one positive among the others, give `positive_squares`, the sum of <z_i, z_i+>^2 over rows,
     and those pairs are left out. (At cosine 0.75, n = 256, d = 1024 they would add 150 % of gap.)
     """
+    check_rows_or_moments(z_or_moments)
+    check_type(cloud_spectrum, (Spectrum, type(None)), "cloud_spectrum")
+    if positive_squares is not None:
+        real(positive_squares, "positive_squares")
     facts = compact(z_or_moments) if isinstance(z_or_moments, Tensor) else z_or_moments
     centred: Tensor | Moments
     if isinstance(facts, Moments):

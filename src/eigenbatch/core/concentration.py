@@ -6,6 +6,7 @@ matrix Bernstein for unit rows, has no constant to guess and is what to use for 
 
 import math
 
+from eigenbatch.checks import real, whole
 from eigenbatch.core.precision import positive_scalar
 from eigenbatch.errors import ParameterError
 
@@ -38,14 +39,14 @@ def bernstein_radius(count: int, dim: int, top: float, *, delta: float = 0.05) -
     Matrix Bernstein: each z z^T - Sigma has norm at most 1 and variance at most Sigma, whose
     largest eigenvalue is `top`, so P(> t) <= 2 d exp(-count t^2 / (2 top + 2 t / 3)); solved for t.
     """
-    _check(count, dim, delta)
+    _check(count, whole(dim, "dim"), delta, "dim")
     tail = math.log(2 * dim / delta) / count
     return tail / 3 + math.sqrt((tail / 3) ** 2 + 2 * positive_scalar(top, "top") * tail)
 
 
 def queue_ceiling(sampled_top: float, radius: float) -> float:
     """min(1, sigma_Q + eps_K): the ceiling on sigma* when only a sample of the queue was seen."""
-    return min(1.0, sampled_top + radius)
+    return min(1.0, real(sampled_top, "sampled_top") + real(radius, "radius"))
 
 
 def sampling_inflation(negative_count: int, correlation: float) -> float:
@@ -53,20 +54,21 @@ def sampling_inflation(negative_count: int, correlation: float) -> float:
 
     Lemma "Sampling term under pairwise correlation"; mu is the mean of <z_j, z_k> over j != k.
     """
-    if negative_count < 1:
-        raise ParameterError(f"negative_count must be at least 1, got {negative_count}")
-    factor = 1 + (negative_count - 1) * correlation
+    count, correlation = (
+        whole(negative_count, "negative_count", least=1),
+        real(correlation, "correlation"),
+    )
+    factor = 1 + (count - 1) * correlation
     if not (factor >= 0 and correlation <= 1):
         raise ParameterError(
-            f"no {negative_count} unit rows have a mean pairwise cosine of {correlation}"
+            f"correlation {correlation}: no {count} unit rows have such a mean pairwise cosine"
         )
     return factor
 
 
-def _check(count: int, rank: float, delta: float) -> None:
-    if count < 1:
-        raise ParameterError(f"count must be at least 1, got {count}")
-    if not rank >= 1:
-        raise ParameterError(f"a dimension or effective rank is at least 1, got {rank}")
-    if not 0 < delta < 1:
+def _check(count: int, rank: float, delta: float, name: str = "rank") -> None:
+    whole(count, "count", least=1)
+    if not real(rank, name) >= 1:
+        raise ParameterError(f"{name}, a dimension or effective rank, is at least 1, got {rank}")
+    if not 0 < real(delta, "delta") < 1:
         raise ParameterError(f"delta is a failure probability in (0, 1), got {delta}")

@@ -10,6 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import check_flags, check_tensor, check_type, whole
 from eigenbatch.core.precision import check_matrix, unit_rows
 from eigenbatch.errors import ShapeError
 
@@ -27,6 +28,12 @@ class Contrast:
     positive: Tensor  # (n,) index into keys
     itself: Tensor | None = None  # (n,) index into keys
     first_negative: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("anchors", "keys", "positive"):
+            check_tensor(getattr(self, name), name)
+        check_type(self.itself, (Tensor, type(None)), "itself")
+        whole(self.first_negative, "first_negative", least=0)
 
     @classmethod
     def paired(cls, z1: Tensor, z2: Tensor) -> Self:
@@ -54,6 +61,7 @@ class Contrast:
         """
         _check_same_shape(queries, "queries", keys, "keys", least=1)
         check_matrix(queue, "queue")
+        check_flags(batch_negatives=batch_negatives)
         if queue.shape[1] != keys.shape[1]:
             raise ShapeError(
                 f"queue has dimension {queue.shape[1]} but keys have {keys.shape[1]} "
@@ -94,6 +102,11 @@ class Contrast:
         for index in (*self.removed, self.positive):
             mask.scatter_(1, index[:, None], False)
         return mask
+
+
+def check_contrast(contrast: object) -> None:
+    """Raise ArgumentTypeError unless `contrast` is a Contrast."""
+    check_type(contrast, Contrast, "contrast", ": make one by Contrast.paired(z1, z2)")
 
 
 def _check_same_shape(a: Tensor, a_name: str, b: Tensor, b_name: str, *, least: int) -> None:

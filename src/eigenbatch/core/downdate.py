@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigenbatch.core.contrast import Contrast
+from eigenbatch.checks import check_tensor
+from eigenbatch.core.contrast import Contrast, check_contrast
 from eigenbatch.core.moments import accumulated_rows
 from eigenbatch.core.precision import accumulated, check_matrix, no_autocast
 from eigenbatch.core.spectrum import descending_eigh, smaller_gram
@@ -61,6 +62,7 @@ def leave_out_top_eigenvalues(z: Tensor, positive: Tensor) -> Tensor:
     Costs about one eigendecomposition of the smaller Gram instead of n of them.
     """
     check_matrix(z, "z", least=3)
+    check_tensor(positive, "positive")
     n = len(z)
     everyone = torch.arange(n, device=z.device)
     if positive.shape != (n,) or positive.is_floating_point():
@@ -73,6 +75,7 @@ def leave_out_top_eigenvalues(z: Tensor, positive: Tensor) -> Tensor:
 
 def negative_tops(contrast: Contrast) -> Tensor:
     """sigma*^(i) of every anchor's own negatives, whatever the layout; (n,)."""
+    check_contrast(contrast)
     rows = accumulated(contrast.candidates)  # (M, d)
     if contrast.removed:
         tops = top_after_removal(eigenbasis(rows), contrast.removed)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.contrast import Contrast, check_contrast
 from eigenbatch.core.precision import no_autocast, positive_scalar
 
 BLOCK_ELEMENTS = 2**20
@@ -113,6 +113,7 @@ def infonce(contrast: Contrast, tau: float | Tensor) -> InfoNCE:
 
     The result is detached: it describes a batch, it does not train one.
     """
+    check_contrast(contrast)
     temperature = positive_scalar(tau, "tau")
     anchors = contrast.anchors
     positives = contrast.keys[contrast.positive]  # (n, d)

@@ -6,6 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import check_flags, check_tensor, whole
 from eigenbatch.core.precision import accumulated, finite_rows, no_autocast, unit_rows
 from eigenbatch.errors import ShapeError
 
@@ -17,6 +18,11 @@ class Moments:
     count: int
     sum: Tensor  # (d,) sum of z
     second: Tensor  # (d, d) sum of z z^T
+
+    def __post_init__(self) -> None:
+        whole(self.count, "count", least=0)
+        check_tensor(self.sum, "sum")
+        check_tensor(self.second, "second")
 
     def __add__(self, other: Self) -> "Moments":
         if self.sum.shape != other.sum.shape:
@@ -55,5 +61,7 @@ def moments(z: Tensor, *, normalize: bool = True) -> Moments:
 
 def accumulated_rows(z: Tensor, *, normalize: bool) -> Tensor:
     """Detached rows in the dtype that sums are formed in."""
+    check_tensor(z, "z")
+    check_flags(normalize=normalize)
     rows = unit_rows(z.detach()) if normalize else finite_rows(z.detach(), "z")
     return accumulated(rows)

@@ -9,6 +9,7 @@ import math
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import check_tensor, real
 from eigenbatch.errors import ParameterError, RowError, ShapeError
 
 
@@ -36,6 +37,7 @@ def no_autocast(z: Tensor) -> torch.autocast:
 
 def check_matrix(z: Tensor, name: str, *, least: int = 1) -> None:
     """Raise unless `z` is a (rows, d) matrix with at least `least` rows."""
+    check_tensor(z, name)
     if z.ndim != 2 or z.shape[1] == 0:
         raise ShapeError(f"{name} must be a (rows, d) matrix, got shape {tuple(z.shape)}")
     if z.shape[0] < least:
@@ -76,7 +78,7 @@ def unit_rows(z: Tensor, name: str = "z") -> Tensor:
 
 def positive_scalar(value: float | Tensor, name: str) -> float:
     """`value` as a float above zero whose powers are in range; raises ParameterError otherwise."""
-    number = float(value.detach() if isinstance(value, Tensor) else value)
+    number = real(value, name)
     if not (math.isfinite(number) and number > 0):
         raise ParameterError(f"{name} must be a finite number above 0, got {number}")
     if not 1e-30 <= number <= 1e30:

@@ -27,11 +27,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import check_callable, whole
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import InfoNCE
 from eigenbatch.core.precision import accumulated, positive_scalar
 from eigenbatch.core.spectrum import Spectrum
-from eigenbatch.errors import ParameterError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,7 @@ class Outlook:
 
     def gathered(self, concatenated: Callable[[Tensor], Tensor]) -> Self:
         """The outlook of several processes; `concatenated` stacks the rows (n, k) of all."""
+        check_callable(concatenated, "concatenated", "torch.cat over processes")
         columns = (self.log_odds, self.positive_similarity, self.confusion, self.concentration)
         odds, similarity, confusion, concentration = concatenated(torch.stack(columns, 1)).unbind(1)
         return replace(
@@ -93,8 +94,7 @@ class Outlook:
 
     def with_negatives(self, count: int) -> Prediction:
         """The ceiling with `count` negatives per anchor (2 B - 2 for NT-Xent on B images)."""
-        if count < 1:
-            raise ParameterError(f"count must be at least 1 negative, got {count}")
+        whole(count, "count", least=1)
         odds = self.log_odds + math.log(count / self.negative_count)
         norm = (self.top * self.concentration).clamp(max=1)  # (n,) ||m||^2
         geometry = 1 - 2 * self.confusion + norm

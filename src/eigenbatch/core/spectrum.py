@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import check_flags, check_type
 from eigenbatch.core.moments import Moments, accumulated_rows
 from eigenbatch.core.precision import check_matrix, no_autocast
 from eigenbatch.errors import RowError
@@ -61,6 +62,8 @@ def spectrum(z_or_moments: Tensor | Moments, *, normalize: bool = True) -> Spect
     Rows are put on the unit sphere unless `normalize=False` (then the trace is divided out, as
     RankMe does with backbone features).
     """
+    check_rows_or_moments(z_or_moments)
+    check_flags(normalize=normalize)
     if isinstance(z_or_moments, Moments):
         gram, count = z_or_moments.second, z_or_moments.count
         d = len(gram)
@@ -73,6 +76,11 @@ def spectrum(z_or_moments: Tensor | Moments, *, normalize: bool = True) -> Spect
     values = values / _nonzero_trace(values.sum())
     padding = values.new_zeros(d - len(values))
     return Spectrum(eigenvalues=torch.cat([values, padding]), count=count)
+
+
+def check_rows_or_moments(value: object) -> None:
+    """Raise ArgumentTypeError unless `value` is a tensor or moments."""
+    check_type(value, (Tensor, Moments), "z_or_moments", ": use torch.from_numpy for arrays")
 
 
 def smaller_gram(rows: Tensor) -> Tensor:
@@ -131,6 +139,7 @@ def _trace_of_square(z: Tensor, *, unbiased: bool, normalize: bool) -> float:
     Unbiased: the mean of <z_i, z_j>^2 over i != j, which is (||G||_F^2 - n) / (n (n - 1)) for unit
     rows (audit of section "Empirical deviation from isotropy").
     """
+    check_flags(unbiased=unbiased)
     check_matrix(z, "z", least=2 if unbiased else 1)
     rows = accumulated_rows(z, normalize=normalize)  # (n, d)
     gram = smaller_gram(rows)

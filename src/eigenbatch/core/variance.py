@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from eigenbatch.checks import whole
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.downdate import negative_tops
 from eigenbatch.core.infonce import infonce
 from eigenbatch.core.precision import accumulated, positive_scalar
-from eigenbatch.errors import ParameterError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,7 @@ class VarianceBand:
 
 def variance_coefficient(negative_count: int, tau: float | Tensor) -> float:
     """A(N-, tau) = 3 / (N- tau^4) (1 - 1/N-)."""
-    if negative_count < 1:
-        raise ParameterError(f"negative_count must be at least 1, got {negative_count}")
+    whole(negative_count, "negative_count", least=1)
     return 3 / (negative_count * positive_scalar(tau, "tau") ** 4) * (1 - 1 / negative_count)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from eigenbatch.checks import check_flags, check_tensor
 from eigenbatch.core.precision import accumulated, no_autocast, positive_scalar, unit_rows
 from eigenbatch.errors import NumericalWarning, ShapeError
 
@@ -18,6 +19,8 @@ def whiten(z: Tensor, *, eps: float = 1e-5, renormalize: bool = True) -> Tensor:
     less and its null space never appears. `renormalize` puts the rows back on the unit sphere.
     """
     positive_scalar(eps, "eps")
+    check_tensor(z, "z")
+    check_flags(renormalize=renormalize)
     dtype = z.dtype
     rows = accumulated(unit_rows(z))  # (n, d)
     n, d = rows.shape

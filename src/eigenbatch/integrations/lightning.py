@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
+from eigenbatch.checks import check_callable, check_type
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ParameterError
 from eigenbatch.integrations.missing import missing
-from eigenbatch.integrations.sinks import Sink
+from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.stopping import StopOn
 
@@ -50,6 +51,11 @@ class SpectralCallback(Callback):
         stop_on: StopOn | None = None,
         name: str = "spectral",
     ) -> None:
+        check_callback(monitor, sinks, stop_on)
+        check_callable(embeddings, "embeddings", "a function of what training_step returned")
+        if layout is not None:
+            check_callable(layout, "layout", "Contrast.cross")
+        check_type(name, str, "name")
         self.monitor, self._name = monitor, name
         self._embeddings, self._layout = embeddings, layout
         self._sinks, self._stop_on = sinks, stop_on

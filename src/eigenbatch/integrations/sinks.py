@@ -5,11 +5,15 @@ The writer or run is the caller's own: a sink opens nothing that it does not clo
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
-from eigenbatch.errors import ParameterError
+from eigenbatch.checks import check_callable, check_type, described
+from eigenbatch.errors import ArgumentTypeError, ParameterError
+from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.reading import Reading
+from eigenbatch.monitor.stopping import StopOn
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -23,15 +27,26 @@ class Sink(Protocol):
         """Record the reading."""
 
 
+def check_callback(monitor: object, sinks: object, stop_on: object) -> None:
+    """Raise ArgumentTypeError unless these are the parts of a callback."""
+    check_type(monitor, SpectralMonitor, "monitor")
+    check_type(sinks, (list, tuple), "sinks")
+    for sink in cast(Sequence[object], sinks):
+        check_callable(sink, "sinks", "[JsonLines(path)]")
+    check_type(stop_on, (StopOn, type(None)), "stop_on")
+
+
 class JsonLines:
     """One JSON object a line: step, every scalar, the names of the diagnoses."""
 
     def __init__(self, path: Path | str) -> None:
+        check_type(path, (str, Path), "path")
         self._path = Path(path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, reading: Reading) -> None:
         """Append one line; numbers that JSON cannot hold become null."""
+        check_type(reading, Reading, "reading")
         scalars = {
             name: value if math.isfinite(value) else None
             for name, value in reading.scalars().items()
@@ -46,6 +61,7 @@ class TensorBoard:
     """Scalars, and a text whenever the diagnoses change, in the caller's SummaryWriter."""
 
     def __init__(self, writer: "SummaryWriter") -> None:
+        _check_method(writer, "add_scalar", "writer", "a torch.utils.tensorboard.SummaryWriter")
         self._writer = writer
         self._last: tuple[str, ...] = ()
 
@@ -69,23 +85,31 @@ class WeightsAndBiases:
     """
 
     def __init__(self, run: "Run") -> None:
+        _check_method(run, "define_metric", "run", "a run that wandb.init() returned")
         self._run = run
         run.define_metric("spectral/step")
         run.define_metric("spectral/*", step_metric="spectral/step")
 
     def __call__(self, reading: Reading) -> None:
         """Log the scalars and the names of the diagnoses."""
+        step = _step(reading)
         names = ", ".join(one.name for one in reading.diagnoses)
         self._run.log(
             {
-                "spectral/step": _step(reading),
+                "spectral/step": step,
                 "spectral/diagnoses": names,
                 **reading.scalars(),
             }
         )
 
 
+def _check_method(value: object, method: str, name: str, example: str) -> None:
+    if not hasattr(value, method):
+        raise ArgumentTypeError(f"{name} must be {example}, got {described(value)}")
+
+
 def _step(reading: Reading) -> int:
+    check_type(reading, Reading, "reading")
     if reading.step is None:
         raise ParameterError("a reading outside a monitor has no step to be logged at")
     return reading.step

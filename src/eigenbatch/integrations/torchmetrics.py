@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import whole
 from eigenbatch.core.cloud import cloud_of
 from eigenbatch.core.moments import Moments, moments
 from eigenbatch.core.precision import check_matrix
@@ -31,6 +32,7 @@ class SpectralMetric(Metric):
 
     def __init__(self, dimension: int) -> None:
         super().__init__()
+        whole(dimension, "dimension", least=1)
         wide = torch.float64
         self.add_state("count", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
         self.add_state("sum", torch.zeros(dimension, dtype=wide), dist_reduce_fx="sum")

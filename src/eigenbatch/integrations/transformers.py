@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from eigenbatch.checks import check_callable
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.integrations.missing import missing
-from eigenbatch.integrations.sinks import Sink
+from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.stopping import StopOn
 
@@ -59,6 +60,9 @@ class SpectralTrainerCallback(TrainerCallback):
         sinks: Sequence[Sink] = (),
         stop_on: StopOn | None = None,
     ) -> None:
+        check_callback(monitor, sinks, stop_on)
+        check_callable(embedding, "embedding", "a function of the model's output")
+        check_callable(layout, "layout", "Contrast.cross")
         self.monitor = monitor
         self._embedding, self._layout = embedding, layout
         self._sinks, self._stop_on = sinks, stop_on

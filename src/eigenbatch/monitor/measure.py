@@ -1,14 +1,16 @@
 """From a contrast to a reading: calls the core and puts its numbers in their places."""
 
 import math
+from typing import get_args
 
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import check_choice, check_type, described
 from eigenbatch.core.band import BatchBand, Method, QueueSample, gradient_band
 from eigenbatch.core.cloud import Cloud, cloud_of, compact
 from eigenbatch.core.concentration import queue_ceiling, subgaussian_radius
-from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.contrast import Contrast, check_contrast
 from eigenbatch.core.infonce import infonce
 from eigenbatch.core.moments import moments
 from eigenbatch.core.precision import accumulated
@@ -17,7 +19,7 @@ from eigenbatch.core.reference_loss import chance_loss, separated_loss
 from eigenbatch.core.similarity import SimilaritySums, similarity_sums
 from eigenbatch.core.spectrum import spectrum
 from eigenbatch.core.sums import AnchorSums, anchor_sums
-from eigenbatch.errors import ShapeError
+from eigenbatch.errors import ArgumentTypeError, ShapeError
 from eigenbatch.monitor.ranks import Ranks, SingleProcess, total_moments
 from eigenbatch.monitor.reading import Gradient, Inputs, Negatives, Queue, Reading, Softmax
 
@@ -38,6 +40,11 @@ def read_batch(
     The cloud is that of the keys: all rows of an NT-Xent batch, the keys of a cross batch, a random
     sample of a queue. Work is done in row blocks, memory stays linear in the batch.
     """
+    check_contrast(contrast)
+    check_choice(method, get_args(Method), "method")
+    check_type(inputs, (Inputs, type(None)), "inputs")
+    if ranks is not None and not hasattr(ranks, "concatenated"):
+        raise ArgumentTypeError(f"ranks must be Ranks or None, got {described(ranks)}")
     _check_ids(contrast, ids, queue_ids)
     queued = is_queued(contrast)
     rows = _cloud_rows(contrast)
@@ -114,6 +121,8 @@ def _check_ids(contrast: Contrast, ids: Tensor | None, queue_ids: Tensor | None)
     """Raise unless the ids fit the layout."""
     if ids is None and queue_ids is None:
         return
+    check_type(ids, (Tensor, type(None)), "ids")
+    check_type(queue_ids, (Tensor, type(None)), "queue_ids")
     stored = len(contrast.keys) - len(contrast.anchors)
     if not is_queued(contrast):
         raise ShapeError("ids and queue_ids belong to a queue: use Contrast.queued")

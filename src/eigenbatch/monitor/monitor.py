@@ -8,7 +8,17 @@ from typing import Any, get_args
 import torch.distributed as dist
 from torch import Tensor
 
-from eigenbatch.checks import check_entries, is_count, is_dict
+from eigenbatch.checks import (
+    check_callable,
+    check_choice,
+    check_entries,
+    check_flags,
+    check_tensor,
+    check_type,
+    is_count,
+    is_dict,
+    whole,
+)
 from eigenbatch.core.band import Method
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.precision import positive_scalar
@@ -56,10 +66,10 @@ class SpectralMonitor:
         sync: bool = False,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        if every < 1:
-            raise ParameterError(f"every must be at least 1 step, got {every}")
-        if method not in get_args(Method):
-            raise ParameterError(f"method must be one of {get_args(Method)}, got {method!r}")
+        whole(every, "every", least=1)
+        check_choice(method, get_args(Method), "method")
+        check_flags(strict=strict, sync=sync)
+        check_type(group, (dist.ProcessGroup, type(None)), "group")
         if not isinstance(tau, Tensor) and not callable(tau):
             positive_scalar(tau, "tau")
         if group is not None and not sync:
@@ -134,6 +144,8 @@ class SpectralMonitor:
         queue_ids: Tensor | None,
     ) -> Reading:
         try:
+            if views is not None and not isinstance(views, tuple):
+                check_callable(views, "views", "lambda: (z1, z2)")
             tau = self._tau() if callable(self._tau) else self._tau
             views = views() if callable(views) else views
         except Exception:
@@ -143,6 +155,8 @@ class SpectralMonitor:
         ranks = inputs = None
         if views is not None:
             z1, z2 = views
+            check_tensor(z1, "z1")
+            check_tensor(z2, "z2")
             if self._sync:
                 ranks = ProcessGroup(self._group, z1.device)
                 contrast = gathered_pairs(z1, z2, ranks)

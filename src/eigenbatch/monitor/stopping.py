@@ -1,5 +1,6 @@
 """Ending a run on a chosen diagnosis."""
 
+from eigenbatch.checks import check_type, whole
 from eigenbatch.errors import ParameterError
 from eigenbatch.monitor.diagnose import NAMES
 from eigenbatch.monitor.reading import Reading
@@ -15,6 +16,9 @@ class StopOn:
     """
 
     def __init__(self, *names: str, patience: int = 2) -> None:
+        for name in names:
+            check_type(name, str, "names")
+        whole(patience, "patience")
         if unknown := sorted(set(names) - set(NAMES)):
             raise ParameterError(f"no diagnosis is called {unknown}; the names are {NAMES}")
         if not names or patience < 1:
@@ -26,6 +30,7 @@ class StopOn:
 
     def __call__(self, reading: Reading | None) -> bool:
         """Whether to stop now; skipped steps (None) change nothing."""
+        check_type(reading, (Reading, type(None)), "reading")
         if reading is None:
             return False
         found = {one.name for one in reading.diagnoses if one.severity != "info"}

@@ -8,15 +8,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from eigenbatch.checks import described, is_count
+from eigenbatch.checks import check_tensor, check_type, described, ids_tensor, is_count, whole
 from eigenbatch.core.precision import check_matrix, unit_rows
 from eigenbatch.errors import ParameterError, RowError, ShapeError
+from eigenbatch.sampling.cache_state import check_unit_rows, stored_like
 from eigenbatch.sampling.errors import StateError
 from eigenbatch.sampling.mapped import VERSION, Layout, MappedRows
 from eigenbatch.sampling.replicas import gathered, initialized
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_BLOCK = 2**16  # rows checked at once
 MAX_SIZE = 2**31 - 1  # ids and ticks are kept in 4 bytes
 
 
@@ -43,8 +43,12 @@ class EmbeddingCache:
         and dtype. Processes on one machine may share it: `update_synchronized` writes the same
         values from each.
         """
+        size, dim = whole(size, "size"), whole(dim, "dim")
         if not 1 <= size <= MAX_SIZE or dim < 1:
             raise ParameterError(f"size must be 1 ... {MAX_SIZE} and dim >= 1, got {size}, {dim}")
+        check_type(dtype, torch.dtype, "dtype")
+        check_type(path, (str, Path, type(None)), "path")
+        device = _device(device)
         if dtype not in DTYPES:
             names = ", ".join(str(known) for known in DTYPES)
             raise ParameterError(f"dtype must be one of {names}, got {dtype}")
@@ -54,13 +58,15 @@ class EmbeddingCache:
             self._rows = torch.zeros(size, dim, dtype=dtype, device=device)
             self._ticks = torch.zeros(size, dtype=torch.int32, device=device)  # 0: never updated
             self._tick = 0
-        elif torch.device(device).type == "cpu":
+        elif device.type == "cpu":
             layout = Layout(size=size, dim=dim, dtype=_name(dtype))
             self._mapped = MappedRows.open_or_create(Path(path), layout)
             self._rows, self._ticks = self._mapped.rows, self._mapped.ticks
             self._tick = int(self._mapped.clock)
         else:
-            raise ParameterError(f"a memory-mapped cache lives on the CPU, got device={device!r}")
+            raise ParameterError(
+                f"a memory-mapped cache lives on the CPU, got device={str(device)!r}"
+            )
 
     def __len__(self) -> int:
         return self.size
@@ -134,8 +140,10 @@ class EmbeddingCache:
         A collective operation: every process calls it, with as many rows as it has. Bad input in
         one process raises in all. Without torch.distributed it is plain `update`.
         """
+        check_type(group, (dist.ProcessGroup, type(None)), "group")
         if initialized():
-            ids, z = gathered(_tensor(ids), z, self.dim, group)
+            check_tensor(z, "z")
+            ids, z = gathered(ids_tensor(ids), z, self.dim, group)
         self.update(ids, z)
 
     def flush(self) -> None:
@@ -164,14 +172,14 @@ class EmbeddingCache:
             raise StateError(
                 f"this state belongs to a cache with {found}, but this one has {self._identity()}"
             )
-        rows = _like(self._rows, state.get("rows"), "rows")
-        ticks = _like(self._ticks, state.get("ticks"), "ticks")
+        rows = stored_like(self._rows, state.get("rows"), "rows")
+        ticks = stored_like(self._ticks, state.get("ticks"), "ticks")
         tick: Any = state.get("tick")
         if not is_count(tick) or tick > MAX_SIZE:
             raise StateError(f"the state's tick must be a number of updates, got {tick!r:.60}")
         if not 0 <= ticks.min() <= ticks.max() <= tick:
             raise StateError("the state has rows from other times than its own: it is damaged")
-        _check_unit(rows, ticks)
+        check_unit_rows(rows, ticks)
         self._set_clock(tick)
         self._rows.copy_(rows.detach())
         self._ticks.copy_(ticks)
@@ -208,7 +216,7 @@ class EmbeddingCache:
 
     def _index(self, ids: Tensor | Sequence[int]) -> Tensor:
         """`ids` as an index into the rows; raises unless it is a vector of known range."""
-        index = _tensor(ids)
+        index = ids_tensor(ids)
         if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:
             raise ShapeError(
                 f"ids must be a vector of integers, got {index.dtype} of shape {tuple(index.shape)}"
@@ -222,35 +230,12 @@ class EmbeddingCache:
         return index.to(self.device, torch.int64)
 
 
-def _like(own: Tensor, stored: object, name: str) -> Tensor:
-    """`stored`; raises StateError unless it can be copied to `own` as it is."""
-    if not isinstance(stored, Tensor) or stored.shape != own.shape:
-        raise StateError(f"the state's {name} are not a tensor of shape {tuple(own.shape)}")
-    if stored.dtype != own.dtype or stored.layout != own.layout or stored.is_meta:
-        raise StateError(f"the state's {name} are not plain {own.dtype}: it is damaged")
-    return stored
-
-
-def _check_unit(rows: Tensor, ticks: Tensor) -> None:
-    """Raise StateError unless every known row has length 1; unknown rows are never read."""
-    slack = 2 * torch.finfo(rows.dtype).eps + 1e-6  # rounding of the entries
-    for start in range(0, len(rows), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        wide = torch.promote_types(rows.dtype, torch.float32)
-        norms = torch.linalg.vector_norm(rows[block].detach().to(wide), dim=1)
-        bad = ~((norms - 1).abs() <= slack) & (ticks[block] > 0)  # NaN is bad too
-        if bad.any():
-            row = int(bad.nonzero()[0])
-            raise StateError(
-                f"row {start + row} of the state has length {norms[row]:.4g}, expected 1: "
-                "it is damaged"
-            )
-
-
-def _tensor(ids: Tensor | Sequence[int]) -> Tensor:
-    """`ids` as a tensor; an empty list has no dtype of its own."""
-    index = torch.as_tensor(ids)
-    return index if isinstance(ids, Tensor) or index.numel() else index.long()
+def _device(device: torch.device | str) -> torch.device:
+    check_type(device, (torch.device, str), "device")
+    try:
+        return torch.device(device)
+    except RuntimeError as reason:
+        raise ParameterError(f"device {device!r} is unknown to torch: {reason}") from None
 
 
 def last_occurrences(ids: Tensor) -> Tensor:

@@ -5,6 +5,9 @@ from typing import Any, TypeVar
 
 from torch.utils.data import Dataset
 
+from eigenbatch.checks import described
+from eigenbatch.errors import ArgumentTypeError
+
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -15,10 +18,15 @@ class IndexedDataset(Dataset[tuple[int, T_co]]):
     """
 
     def __init__(self, dataset: Dataset[T_co]) -> None:
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            raise ArgumentTypeError(
+                "dataset must be a map-style dataset, with __getitem__ and __len__, got "
+                f"{described(dataset)}"
+            )
         self.dataset = dataset
 
     def __len__(self) -> int:
-        return len(self.dataset)  # type: ignore[arg-type]  # torch leaves __len__ off Dataset
+        return len(self.dataset)
 
     def __getitem__(self, index: int) -> tuple[int, T_co]:
         self._check(index)

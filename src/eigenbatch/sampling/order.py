@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from eigenbatch.errors import ParameterError
+from eigenbatch.checks import whole
 
 ORDER, POOL, BATCH = 0, 1, 2  # what the numbers are for
 
@@ -26,15 +26,11 @@ class ShuffledEpochs(Sampler[int]):
     """All ids, in an order that depends on seed and epoch only."""
 
     def __init__(self, size: int, seed: int) -> None:
-        if seed < 0:
-            raise ParameterError(f"seed must be 0 or more, got {seed}")
-        self.size, self.seed, self.epoch = size, seed, 0
+        self.size, self.seed, self.epoch = size, whole(seed, "seed", least=0), 0
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of the next iteration."""
-        if epoch < 0:
-            raise ParameterError(f"epoch must be 0 or more, got {epoch}")
-        self.epoch = epoch
+        self.epoch = whole(epoch, "epoch", least=0)
 
     def order(self, epoch: int) -> Tensor:
         """(size,) int32 permutation of the ids."""

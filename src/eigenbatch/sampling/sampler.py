@@ -8,7 +8,14 @@ from typing import Any, Literal, get_args
 from torch import Tensor
 from torch.utils.data import BatchSampler
 
-from eigenbatch.checks import described
+from eigenbatch.checks import (
+    check_callable,
+    check_choice,
+    check_flags,
+    check_type,
+    described,
+    whole,
+)
 from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.coverage import Buffer, Coverage, FreshPools
@@ -57,6 +64,15 @@ class SpectralBatchSampler(BatchSampler):
         - `background`: choose each batch in a thread while the one before is in use, from the
           cache as it was when that one was drawn
         """
+        check_type(cache, EmbeddingCache, "cache")
+        whole(batch_size, "batch_size", least=1)
+        check_callable(selector, "selector", "Greedy(64)")
+        check_choice(coverage, get_args(CoverageName), "coverage")
+        check_flags(drop_last=drop_last, background=background)
+        sizes = {"pool_size": pool_size, "num_replicas": num_replicas, "rank": rank}
+        for name, value in sizes.items():
+            if value is not None:
+                whole(value, name)
         self._epochs = ShuffledEpochs(cache.size, seed)
         super().__init__(self._epochs, batch_size, drop_last)
         if batch_size > cache.size:
@@ -66,10 +82,6 @@ class SpectralBatchSampler(BatchSampler):
                 f"pool_size is {pool_size} but batch_size is {batch_size}: a batch is chosen from "
                 f"a pool at least as large (None: {POOL_BATCHES} batches)"
             )
-        if not callable(selector):
-            raise ParameterError(f"selector must be a Selector such as Greedy(64): {selector!r}")
-        if coverage not in get_args(CoverageName):
-            raise ParameterError(f"coverage must be one of {get_args(CoverageName)}: {coverage!r}")
         if (num_replicas is None) != (rank is None):
             raise ParameterError(
                 f"give both num_replicas and rank or neither, got {num_replicas} and {rank}"
@@ -127,7 +139,7 @@ class SpectralBatchSampler(BatchSampler):
             consumed, ended = current.drawn, current.ended
         else:
             ended = False
-        if not 0 <= consumed <= current.drawn:
+        if not 0 <= whole(consumed, "consumed") <= current.drawn:
             raise ParameterError(
                 f"consumed must be between 0 and the {current.drawn} batches drawn in epoch "
                 f"{current.epoch}, got {consumed}"

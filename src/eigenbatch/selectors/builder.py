@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import ids_tensor, whole
 from eigenbatch.core.precision import accumulated, check_matrix, no_autocast, unit_rows
 from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.selectors.diversity import trace_after_adding
@@ -25,12 +26,8 @@ class BatchBuilder:
     """
 
     def __init__(self, batch_size: int, probe: int = 64) -> None:
-        if batch_size < 1 or probe < 1:
-            raise ParameterError(
-                f"batch_size and probe must be at least 1, got {batch_size} and {probe}"
-            )
-        self.batch_size = batch_size
-        self.probe = probe
+        self.batch_size = whole(batch_size, "batch_size", least=1)
+        self.probe = whole(probe, "probe", least=1)
         self._ids: list[int] = []
         self._trace = 0.0
         self._batch: Tensor | None = None  # (batch_size, d), first b used
@@ -73,7 +70,7 @@ class BatchBuilder:
         candidates or in the batch.
         """
         check_matrix(z, "z")
-        ids = torch.as_tensor(ids)
+        ids = ids_tensor(ids)
         if ids.shape != (len(z),) or ids.is_floating_point():
             raise ShapeError(
                 f"{len(z)} candidates need {len(z)} whole ids, got {ids.dtype} {tuple(ids.shape)}"

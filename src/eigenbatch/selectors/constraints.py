@@ -1,16 +1,18 @@
 """Rules that compose with any selector: thin the pool first, so that no choice can break them."""
 
 import warnings
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import check_callable, check_choice, check_tensor, real
 from eigenbatch.core.precision import no_autocast, unit_rows
 from eigenbatch.errors import NumericalWarning, ParameterError, ShapeError
 from eigenbatch.selectors.selector import (
     Selector,
     bound,
+    check_ids,
     check_pool,
     check_state,
     restore,
@@ -30,8 +32,8 @@ class _Thinned:
     """
 
     def __init__(self, selector: Selector, shortfall: Shortfall) -> None:
-        if shortfall not in ("raise", "fill"):
-            raise ParameterError(f'shortfall must be "raise" or "fill", got {shortfall!r}')
+        check_callable(selector, "selector", "Greedy()")
+        check_choice(shortfall, get_args(Shortfall), "shortfall")
         self.selector = selector
         self.shortfall = shortfall
 
@@ -88,12 +90,13 @@ class NoNearDuplicates(_Thinned):
         self, selector: Selector, cosine: float = 0.95, *, shortfall: Shortfall = "raise"
     ) -> None:
         super().__init__(selector, shortfall)
-        if not -1 <= cosine < 1:
+        if not -1 <= real(cosine, "cosine") < 1:
             raise ParameterError(f"cosine must lie in [-1, 1), got {cosine}")
         self.cosine = cosine
 
     def bind(self, ids: Tensor, of: int | None = None) -> Selector:
         """Pass the sample ids on to the inner selector."""
+        check_ids(ids, of)
         inner = bound(self.selector, ids, of)
         return NoNearDuplicates(inner, self.cosine, shortfall=self.shortfall)
 
@@ -129,12 +132,14 @@ class OnePerGroup(_Thinned):
         self, selector: Selector, groups: Tensor, *, shortfall: Shortfall = "raise"
     ) -> None:
         super().__init__(selector, shortfall)
+        check_tensor(groups, "groups")
         if groups.ndim != 1 or groups.is_floating_point():
             raise ShapeError(f"groups must be a vector of integers, got {tuple(groups.shape)}")
         self.groups = groups
 
     def bind(self, ids: Tensor, of: int | None = None) -> Selector:
         """The constraint for a pool whose row i is sample `ids[i]`."""
+        check_ids(ids, of)
         self._check(of)
         if len(ids) and int(ids.max()) >= len(self.groups):
             raise ShapeError(

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import real, whole
 from eigenbatch.core.precision import no_autocast
 from eigenbatch.errors import ParameterError
 from eigenbatch.selectors.search import SearchState, greedy_search, least_similar
@@ -13,9 +14,7 @@ class Clustered:
     """Hard batches: `clusters` random seeds and their nearest neighbours, in equal shares."""
 
     def __init__(self, clusters: int = 8) -> None:
-        if clusters < 1:
-            raise ParameterError(f"clusters must be at least 1, got {clusters}")
-        self.clusters = clusters
+        self.clusters = whole(clusters, "clusters", least=1)
 
     def __call__(
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
@@ -45,7 +44,7 @@ class Blend:
     """
 
     def __init__(self, weight: float) -> None:
-        if not -1 <= weight <= 1:
+        if not -1 <= real(weight, "weight") <= 1:
             raise ParameterError(f"weight must lie in [-1, 1], got {weight}")
         self.weight = weight
 

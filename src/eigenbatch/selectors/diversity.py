@@ -2,12 +2,14 @@
 
 from torch import Tensor
 
-from eigenbatch.core.precision import accumulated, no_autocast
+from eigenbatch.core.precision import accumulated, check_matrix, no_autocast
 from eigenbatch.errors import ShapeError
 
 
 def rayleigh_scores(candidates: Tensor, batch: Tensor) -> Tensor:
     """q_B(z) = z^T Sigma_B z = mean over B of <z, z'>^2, for each candidate; (c,)."""
+    check_matrix(candidates, "candidates")
+    check_matrix(batch, "batch")
     if candidates.shape[-1] != batch.shape[-1]:
         raise ShapeError(
             f"candidates have dimension {candidates.shape[-1]}, the batch {batch.shape[-1]}"
@@ -22,6 +24,8 @@ def frobenius_diversity(candidates: Tensor, batch: Tensor) -> Tensor:
 
     For unit rows its arg-max is the arg-min of q_B.
     """
+    check_matrix(batch, "batch")
+    check_matrix(candidates, "candidates")
     batch = accumulated(batch)
     with no_autocast(batch):
         trace = (batch @ batch.T).square().sum() / len(batch) ** 2

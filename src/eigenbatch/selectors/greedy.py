@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import check_choice, check_flags, whole
 from eigenbatch.core.spectrum import participation_ratio
 from eigenbatch.errors import NumericalWarning, ParameterError
 from eigenbatch.selectors.diversity import trace_after_adding
@@ -38,10 +39,10 @@ class Greedy:
         *,
         literal: bool = False,
     ) -> None:
-        if probe is not None and probe < 1:
-            raise ParameterError(f"probe must be at least 1, or None for the pool, got {probe}")
-        if score not in get_args(Score):
-            raise ParameterError(f"score must be one of {get_args(Score)}, got {score!r}")
+        if probe is not None:
+            whole(probe, "probe", least=1)
+        check_choice(score, get_args(Score), "score")
+        check_flags(literal=literal)
         if window is not None and score == "centroid":
             raise ParameterError('a window steers the effective rank: it needs score="spectral"')
         if literal and window is None:

@@ -5,14 +5,15 @@ Scores are trace-only: R = (tr H)^2 / ||H||_F^2 on the smaller Gram of each batc
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import are_numbers, check_entries
+from eigenbatch.checks import are_numbers, check_entries, check_flags, described, real
 from eigenbatch.core.precision import accumulation_dtype, no_autocast
-from eigenbatch.errors import ParameterError
+from eigenbatch.errors import ArgumentTypeError, ParameterError
 from eigenbatch.selectors.selector import check_pool, shuffled, unit_pool
 
 MEMORY = 1000
@@ -23,6 +24,7 @@ class _Partition:
     """Shared by the policies: draw the partition, score it, take the batch at `_choice`."""
 
     def __init__(self, *, normalize: bool = True) -> None:
+        check_flags(normalize=normalize)
         self.normalize = normalize
 
     def __call__(
@@ -68,7 +70,7 @@ class PoolBalanced(_Partition):
         normalize: bool = True,
     ) -> None:
         super().__init__(normalize=normalize)
-        if not 0 <= fraction <= 1:
+        if not 0 <= real(fraction, "fraction") <= 1:
             raise ParameterError(f"fraction must lie in [0, 1], got {fraction}")
         self.fraction = fraction
         self.window = None if window is None else check_window(window)
@@ -122,7 +124,9 @@ def candidate_ranks(batches: Tensor) -> Tensor:
 
 def check_window(window: tuple[float, float]) -> tuple[float, float]:
     """A window of effective ranks, 1 <= low <= high."""
-    low, high = window
+    if not isinstance(window, Sequence) or isinstance(window, str) or len(window) != 2:
+        raise ArgumentTypeError(f"window must be a pair (low, high), got {described(window)}")
+    low, high = (real(edge, "window") for edge in window)
     if not 1 <= low <= high:
         raise ParameterError(f"a window of effective ranks needs 1 <= low <= high, got {window}")
-    return float(low), float(high)
+    return low, high

@@ -6,11 +6,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import check_entries, is_count, is_flag
-from eigenbatch.errors import ParameterError
+from eigenbatch.checks import (
+    check_callable,
+    check_entries,
+    check_generator,
+    is_count,
+    is_flag,
+    whole,
+)
 from eigenbatch.selectors.greedy import Greedy
 from eigenbatch.selectors.pool import PoolBalanced
-from eigenbatch.selectors.selector import Selector, bound, holds_state_of, restore, state_of
+from eigenbatch.selectors.selector import (
+    Selector,
+    bound,
+    check_ids,
+    check_sizes,
+    holds_state_of,
+    restore,
+    state_of,
+)
 from eigenbatch.selectors.signals import AfterBatches as AfterBatches
 from eigenbatch.selectors.signals import IsotropyBelow, Signal
 
@@ -31,12 +45,18 @@ class Schedule:
         self.warmup: Selector = PoolBalanced() if warmup is None else warmup
         self.then: Selector = Greedy(probe=64) if then is None else then
         self.when: Signal = IsotropyBelow() if when is None else when
+        for name in ("warmup", "then", "when"):
+            check_callable(
+                getattr(self, name), name, "Greedy()" if name != "when" else "AfterBatches(9)"
+            )
         self.switched = False
 
     def __call__(
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Choose one batch by the policy in force."""
+        check_sizes(pool, batch_size)
+        check_generator(generator)
         return self._policy(pool)(pool, batch_size, generator=generator)
 
     def bind(self, ids: Tensor, of: int | None = None) -> Selector:
@@ -76,10 +96,10 @@ class EveryNth:
     """`selector` once every `every` batches, `otherwise` in between (P2 "to escape flats")."""
 
     def __init__(self, selector: Selector, every: int, otherwise: Selector) -> None:
-        if every < 1:
-            raise ParameterError(f"every must be at least 1, got {every}")
+        check_callable(selector, "selector", "PoolMin()")
+        check_callable(otherwise, "otherwise", "Greedy()")
         self.selector = selector
-        self.every = every
+        self.every = whole(every, "every", least=1)
         self.otherwise = otherwise
         self._seen = 0
 
@@ -87,6 +107,8 @@ class EveryNth:
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Choose one batch; the `every`-th, 2 `every`-th, ... come from `selector`."""
+        check_sizes(pool, batch_size)
+        check_generator(generator)
         return self._policy(pool)(pool, batch_size, generator=generator)
 
     def bind(self, ids: Tensor, of: int | None = None) -> Selector:
@@ -123,6 +145,7 @@ class _Bound:
     """A policy that is picked when it is asked, then bound to the samples of the pool."""
 
     def __init__(self, policy: Callable[[Tensor], Selector], ids: Tensor, of: int | None) -> None:
+        check_ids(ids, of)
         self._policy, self._ids, self._of = policy, ids, of
 
     def __call__(

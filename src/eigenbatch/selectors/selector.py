@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import check_callable, check_generator, described
+from eigenbatch.checks import check_callable, check_generator, check_tensor, described, whole
 from eigenbatch.core.precision import check_matrix, finite_rows, unit_rows
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 
@@ -69,6 +69,13 @@ def bound(selector: Selector, ids: Tensor, of: int | None = None) -> Selector:
     return selector.bind(ids, of) if isinstance(selector, Bindable) else selector
 
 
+def check_ids(ids: object, of: object) -> None:
+    """Raise unless these are arguments for `bind`: a vector of sample ids, and a size or None."""
+    check_tensor(ids, "ids")
+    if of is not None:
+        whole(of, "of", least=0)
+
+
 def select(
     pool: Tensor, batch_size: int, selector: Selector, *, generator: torch.Generator | None = None
 ) -> Tensor:
@@ -117,8 +124,7 @@ def checked_indices(
 def check_sizes(pool: Tensor, batch_size: int) -> None:
     """Raise unless `batch_size` rows can be chosen from the pool."""
     check_matrix(pool, "pool")
-    if batch_size < 1:
-        raise ParameterError(f"batch_size must be at least 1, got {batch_size}")
+    whole(batch_size, "batch_size", least=1)
     if len(pool) < batch_size:
         raise ShapeError(
             f"pool has {len(pool)} rows but batch_size is {batch_size}: a selector needs k >= n "
@@ -140,6 +146,7 @@ def unit_pool(pool: Tensor, batch_size: int) -> Tensor:
 
 def shuffled(count: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
     """A random permutation of `count` indices, drawn where the generator lives; on `device`."""
+    check_generator(generator)
     source = device if generator is None else generator.device
     return torch.randperm(count, generator=generator, device=source).to(device)
 

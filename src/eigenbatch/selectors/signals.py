@@ -6,7 +6,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import are_numbers, check_entries, is_count
+from eigenbatch.checks import are_numbers, check_entries, is_count, real, whole
+from eigenbatch.core.precision import check_matrix
 from eigenbatch.core.spectrum import isotropy_gap, participation_ratio
 from eigenbatch.errors import ParameterError
 
@@ -26,13 +27,12 @@ class AfterBatches:
     """
 
     def __init__(self, count: int) -> None:
-        if count < 0:
-            raise ParameterError(f"count must not be negative, got {count}")
-        self.count = count
+        self.count = whole(count, "count", least=0)
         self._seen = 0
 
     def __call__(self, pool: Tensor) -> bool:
         """Count one batch."""
+        check_matrix(pool, "pool")
         self._seen += 1
         return self._seen > self.count
 
@@ -58,11 +58,12 @@ class IsotropyBelow:
     """
 
     def __init__(self, percent: float = 5.0, *, every: int = 10) -> None:
-        self.percent = percent
+        self.percent = real(percent, "percent")
         self._clock = _Clock(every)
 
     def __call__(self, pool: Tensor) -> bool:
         """Measure the pool when it is due."""
+        check_matrix(pool, "pool")
         return self._clock.due() and isotropy_gap(pool, unbiased=True) <= self.percent
 
     def state_dict(self) -> dict[str, Any]:
@@ -87,17 +88,16 @@ class RankPlateau:
     """
 
     def __init__(self, tolerance: float = 0.02, *, span: int = 10, every: int = 10) -> None:
-        if tolerance < 0 or span < 1:
-            raise ParameterError(
-                f"tolerance must be at least 0 and span at least 1, got {tolerance} and {span}"
-            )
+        if not real(tolerance, "tolerance") >= 0:
+            raise ParameterError(f"tolerance must be at least 0, got {tolerance}")
         self.tolerance = tolerance
-        self.span = span
+        self.span = whole(span, "span", least=1)
         self._clock = _Clock(every)
         self._ranks: deque[float] = deque(maxlen=2 * span)
 
     def __call__(self, pool: Tensor) -> bool:
         """Measure the pool when it is due."""
+        check_matrix(pool, "pool")
         if not self._clock.due():
             return False
         self._ranks.append(participation_ratio(pool, unbiased=True))
@@ -126,9 +126,7 @@ class _Clock:
     """Due at the first and then every `every`-th call."""
 
     def __init__(self, every: int) -> None:
-        if every < 1:
-            raise ParameterError(f"every must be at least 1, got {every}")
-        self.every = every
+        self.every = whole(every, "every", least=1)
         self.seen = 0
 
     def due(self) -> bool:
