@@ -65,7 +65,7 @@ class SpectralBatchSampler(BatchSampler):
           cache as it was when that one was drawn
         """
         check_type(cache, EmbeddingCache, "cache")
-        whole(batch_size, "batch_size", least=1)
+        batch_size = whole(batch_size, "batch_size", least=1)  # torch accepts int only
         check_callable(selector, "selector", "Greedy(64)")
         check_choice(coverage, get_args(CoverageName), "coverage")
         check_flags(drop_last=drop_last, background=background)
