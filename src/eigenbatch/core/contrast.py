@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eigenbatch.checks import check_flags, check_tensor, check_type, whole
-from eigenbatch.core.precision import check_matrix, unit_rows
+from eigenbatch.core.precision import check_matrix, unit_rows, working_dtype
 from eigenbatch.errors import ShapeError
 
 
@@ -129,6 +129,5 @@ def _detached_unit_rows(**named: Tensor) -> list[Tensor]:
     devices = {str(z.device) for z in named.values()}
     if len(devices) > 1:
         raise ShapeError(f"{', '.join(named)} are on different devices: {sorted(devices)}")
-    rows = [unit_rows(z.detach(), name) for name, z in named.items()]
-    widest = max((z.dtype for z in rows), key=lambda dtype: dtype.itemsize)
-    return [z.to(widest) for z in rows]
+    widest = max((working_dtype(z) for z in named.values()), key=lambda dtype: dtype.itemsize)
+    return [unit_rows(z.detach().to(widest), name) for name, z in named.items()]

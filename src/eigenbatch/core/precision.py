@@ -25,6 +25,11 @@ def accumulation_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """The largest relative error of rounding to nearest: 2^-24 for float32, 2^-53 for float64."""
+    return torch.finfo(dtype).eps / 2
+
+
 def accumulated(x: Tensor) -> Tensor:
     """`x` in the dtype that sums are formed in."""
     return x.to(accumulation_dtype(x.device))
@@ -61,7 +66,8 @@ def finite_rows(z: Tensor, name: str) -> Tensor:
 def unit_rows(z: Tensor, name: str = "z") -> Tensor:
     """Rows of `z` on the unit sphere, in the working dtype; differentiable and idempotent.
 
-    Each row is scaled by its largest entry first, so that no square over- or underflows.
+    Each row is scaled by its largest entry first, so that no square over- or underflows; its
+    length is summed in the accumulation dtype. `row_error` bounds the distance to the exact row.
     """
     z = finite_rows(z, name)
     largest = z.detach().abs().amax(1, keepdim=True)  # (n, 1)
@@ -72,8 +78,20 @@ def unit_rows(z: Tensor, name: str = "z") -> Tensor:
             "all): is a ReLU or a padding row the last layer?"
         )
     z = z / largest
-    length: Tensor = torch.linalg.vector_norm(z, dim=1, keepdim=True)
-    return z / length
+    length: Tensor = torch.linalg.vector_norm(
+        z, dim=1, keepdim=True, dtype=accumulation_dtype(z.device)
+    )
+    return z / length.to(z.dtype)
+
+
+def row_error(z: Tensor) -> float:
+    """How far a row that `unit_rows` made of an exact row may be from that row's exact direction.
+
+    Two divisions and the rounding of the length cost a unit roundoff of the working dtype each;
+    a length of d squares costs (d / 2 + 2) of the accumulation dtype, in any order of summation.
+    """
+    wide = unit_roundoff(accumulation_dtype(z.device))
+    return 3 * unit_roundoff(z.dtype) + (z.shape[1] + 8) * wide
 
 
 def positive_scalar(value: float | Tensor, name: str) -> float:
