@@ -18,10 +18,13 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from eigenbatch.core.contrast import Contrast, check_contrast
-from eigenbatch.core.precision import no_autocast, positive_scalar
+from eigenbatch.core.precision import accumulated, no_autocast, positive_scalar
 
 BLOCK_ELEMENTS = 2**20
 """Logits held at once: a (rows, M) block, small enough to stay in cache."""
+
+SUM_LENGTH = 2**10
+"""Terms summed at once. Partial sums are added up, so that rounding grows with this, not with M."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -125,15 +128,15 @@ def infonce(contrast: Contrast, tau: float | Tensor) -> InfoNCE:
             sums = _symmetric_sums(contrast, temperature)
         else:
             sums = _sums(contrast, temperature)
-    positive_logit = (anchors * positives).sum(1) / temperature  # (n,)
-    log_odds = sums.peak + sums.mass.log() - positive_logit
+    positive_logit = (accumulated(anchors) * positives).sum(1) / temperature  # (n,)
+    log_odds = accumulated(sums.mass).log() + sums.peak - positive_logit
     softmax_mean = sums.weighted / sums.mass[:, None]
     concentration = sums.squares / sums.mass.square()  # (n,) ||q_i||^2
 
     return InfoNCE(
         contrast=contrast,
         tau=temperature,
-        log_odds=log_odds,
+        log_odds=log_odds.to(anchors.dtype),
         softmax_mean=softmax_mean,
         positives=positives,
         effective_negatives=1 / concentration,
@@ -154,8 +157,8 @@ def _sums(contrast: Contrast, tau: float) -> _Sums:
     """Any layout and temperature: each anchor's largest logit is its peak."""
     anchors, candidates = contrast.anchors, contrast.candidates
     n, d = anchors.shape
-    peaks, mass, squares = anchors.new_empty(3, n)
-    weighted = anchors.new_empty(n, d)
+    peaks, mass, squares = anchors.new_zeros(3, n)
+    weighted = anchors.new_zeros(n, d)
     rows = max(1, BLOCK_ELEMENTS // len(candidates))
     for start in range(0, n, rows):
         block = slice(start, start + rows)
@@ -164,9 +167,8 @@ def _sums(contrast: Contrast, tau: float) -> _Sums:
             logits.scatter_(1, index[block, None], -torch.inf)
         peak = logits.amax(1, keepdim=True)  # (b, 1)
         weights = logits.sub_(peak).exp_()  # (b, M)
-        peaks[block], mass[block] = peak[:, 0], weights.sum(1)
-        squares[block] = torch.linalg.vector_norm(weights, dim=1).square()
-        weighted[block] = weights @ candidates
+        peaks[block] = peak[:, 0]
+        _add_rows(weights, candidates, mass[block], squares[block], weighted[block])
     return _Sums(peaks, mass, squares, weighted)
 
 
@@ -176,7 +178,7 @@ def _symmetric_sums(contrast: Contrast, tau: float) -> _Sums:
     n, d = rows.shape
     mass, squares = rows.new_zeros(2, n)
     weighted = rows.new_zeros(n, d)
-    size = min(max(1, BLOCK_ELEMENTS // n), max(1, n // 4))
+    size = _symmetric_block(n)
     for start in range(0, n, size):
         stop = min(start + size, n)
         weights = (rows[start:stop] / tau) @ rows[start:].T  # (b, n - start)
@@ -185,14 +187,37 @@ def _symmetric_sums(contrast: Contrast, tau: float) -> _Sums:
         partner = positive[start:stop] - start  # (b,)
         ahead = (partner >= 0).nonzero()[:, 0]
         weights[ahead, partner[ahead]] = 0
-        mass[start:stop] += weights.sum(1)
-        squares[start:stop] += torch.linalg.vector_norm(weights, dim=1).square()
-        weighted[start:stop] += weights @ rows[start:]
+        block = slice(start, stop)
+        _add_rows(weights, rows[start:], mass[block], squares[block], weighted[block])
         below = weights[:, stop - start :]  # (b, n - stop): the mirrored block
         mass[stop:] += below.sum(0)
         squares[stop:] += below.square().sum(0)
         weighted[stop:] += below.T @ rows[start:stop]
     return _Sums(1 / tau, mass, squares, weighted)
+
+
+def _symmetric_block(n: int) -> int:
+    """Rows of a block of `_symmetric_sums`."""
+    return min(max(1, BLOCK_ELEMENTS // n), max(1, n // 4))
+
+
+def _add_rows(
+    weights: Tensor, rows: Tensor, mass: Tensor, squares: Tensor, weighted: Tensor
+) -> None:
+    """Add w, w^2 and w z, summed over the columns of weights (b, M), to their totals in place."""
+    parts = zip(torch.split(weights, SUM_LENGTH, 1), torch.split(rows, SUM_LENGTH), strict=True)
+    for part, part_rows in parts:  # (b, l), (l, d)
+        mass += part.sum(1)
+        squares += torch.linalg.vector_norm(part, dim=1).square()
+        weighted += part @ part_rows
+
+
+def summation_length(contrast: Contrast) -> int:
+    """The most additions that a term of the sums above goes through, whatever their order."""
+    n, total = len(contrast.anchors), len(contrast.candidates)
+    size = _symmetric_block(n)
+    length = min(total, SUM_LENGTH) + math.ceil(total / SUM_LENGTH)
+    return max(length, size) + math.ceil(n / size) if contrast.anchors is contrast.keys else length
 
 
 def decompose(contrast: Contrast, tau: float | Tensor) -> Decomposition:
