@@ -18,6 +18,7 @@ from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.downdate import negative_tops
 from eigenbatch.core.infonce import infonce
 from eigenbatch.core.precision import accumulated, positive_scalar
+from eigenbatch.core.rounding import outward, summable
 from eigenbatch.core.spectrum import spectrum
 from eigenbatch.errors import ParameterError
 
@@ -90,6 +91,10 @@ def gradient_band(
 
     method: "certified" always holds. "theorem" is the paper's with the exact sigma* of each anchor,
     "proxy" with (M / N-) sigma-hat, "queue" with the top eigenvalue of sampled keys plus eps_K.
+    "certified" holds for the gradient that exact arithmetic makes of the rows as they were given,
+    in float16, bfloat16, float32 or float64: rounding is part of the band (core/rounding.py), and
+    0 <= lower <= measured <= upper. A square below the smallest normal number of the result's dtype
+    (1.2e-38 for float32) has a lower end of 0 and an upper end of at least that number.
     directions: k, deflated directions of the certified band (0 = per-anchor spectrum alone).
     The other options shape the paper's bands only; the certified one has nothing to choose:
     smoothness: c of the theorem's third term; `fourth_moment` (C4) replaces c by C4 / N-.
@@ -109,9 +114,7 @@ def gradient_band(
     values = infonce(contrast, tau)
     dtype = values.softmax_mean.dtype
     if method == "certified":
-        lower, measured, unresolved = certified_bounds(values, directions)
-        terms = {"measured": measured, "unresolved": unresolved}
-        return _band(lower, measured, terms, dtype, batch_lower=lower.mean())
+        return _certified(*certified_bounds(values, directions), dtype)
 
     third = smoothness if fourth_moment is None else fourth_moment / contrast.negative_count
     if not third >= 0:
@@ -166,6 +169,23 @@ def _checked_bound(contrast: Contrast, max_spectrum: float) -> float:
             f"max_spectrum={bound} is no bound: the largest sigma* of this batch is {largest:.6g}"
         )
     return bound
+
+
+def _certified(lower: Tensor, measured: Tensor, upper: Tensor, dtype: torch.dtype) -> Band:
+    """Ends are rounded outward: to the working dtype, and in the means."""
+    low, high = outward(lower, upper, dtype)
+    summable_lower, summable_upper = summable(lower, upper)
+    return Band(
+        lower=low,
+        measured=measured.to(dtype),
+        upper=high,
+        terms={"measured": measured.to(dtype), "unresolved": (upper - measured).to(dtype)},
+        mean=BatchBand(
+            lower=summable_lower.mean().item(),
+            measured=measured.mean().item(),
+            upper=summable_upper.mean().item(),
+        ),
+    )
 
 
 def _band(

@@ -12,75 +12,69 @@ negatives' sum of outer products and lambda its eigenvalues
 
 because the negatives are a subset of the candidates; the second takes the best of 0..k. The floor
 projects m_i - z_i+ on v_1..v_k and on what they leave of z_i+; k = 0 is the paper's (1 - rho_i)^2.
+
+Rounding. gamma_i here is that of the rows as given, in exact arithmetic. core/rounding.py encloses
+it from the sums alone, without any eigenvector. The band is the hull of that interval and of the
+spectral band as computed: errors of eigenvalues and eigenvectors move its ends, never past gamma_i.
 """
 
 import torch
 from torch import Tensor
 
-from eigenbatch.core.downdate import negative_tops, pole_guard
+from eigenbatch.core.downdate import negative_tops
 from eigenbatch.core.infonce import InfoNCE
 from eigenbatch.core.precision import accumulated, no_autocast
+from eigenbatch.core.rounding import Resolved, resolved
 from eigenbatch.core.spectrum import leading_directions
 from eigenbatch.errors import ParameterError
 
 
-def certified_bounds(values: InfoNCE, directions: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Floor of gamma_i, gamma_i as measured, and what its ceiling adds to that; (n,) each.
+def certified_bounds(
+    values: InfoNCE, directions: int, *, leading: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Floor of gamma_i, gamma_i as measured, and its ceiling; (n,) each, in float64 where it is.
 
-    Rounded outward, so that they hold for the true gamma_i: m, q and the logits carry the working
-    dtype's rounding, a logit that of a cosine over tau; eigenvalues that of the accumulation dtype.
+    0 <= floor <= measured <= ceiling always, and floor <= gamma_i <= ceiling for the true gamma_i.
+    leading: rows with the same `directions` + 1 leading eigenpairs as the candidates, for callers
+    that have them already.
     """
-    scale = (torch.sigmoid(accumulated(values.log_odds)) / values.tau).square()  # (n,)
-    positives = accumulated(values.positives)  # (n, d) z+
-    residual = accumulated(values.softmax_mean) - positives  # (n, d) m - z+
-    measured = scale * torch.linalg.vector_norm(residual, dim=1).square()
-    floor, excess = _geometry(values, residual, positives, directions)
-    rounding = min(1.0, 8 * torch.finfo(values.softmax_mean.dtype).eps / values.tau)
-    return scale * floor * (1 - rounding), measured, scale * excess + measured * rounding
-
-
-def _geometry(
-    values: InfoNCE, residual: Tensor, positives: Tensor, directions: int
-) -> tuple[Tensor, Tensor]:
-    """Floor of ||m_i - z_i+||^2 and the excess of its ceiling over the true value; (n,) each."""
-    contrast = values.contrast
-    candidates = accumulated(contrast.candidates)  # (M, d)
+    candidates = values.contrast.candidates if leading is None else leading  # (M, d)
     rank = min(candidates.shape)
     if not 0 <= directions <= rank:
         raise ParameterError(
             f"directions must lie in 0..{rank} (the smaller of candidates and dimension), "
             f"got {directions}"
         )
-    mean = accumulated(values.softmax_mean)  # (n, d) m
-    concentration = 1 / accumulated(values.effective_negatives)  # (n,) ||q_i||^2
+    facts = resolved(values)
+    lowest, highest = facts.enclosure  # (n,) each
+    measured = facts.length.square().clamp(lowest, highest)
     with no_autocast(candidates):
         if directions == 0:
-            tops = contrast.negative_count * negative_tops(contrast)  # (n,)
-            tops = tops * (1 + 16 * pole_guard(tops.dtype))
-            vectors = candidates.new_zeros(candidates.shape[1], 0)
-            largest, ceiling = tops.max(), tops * concentration
+            vectors = facts.mean.new_zeros(candidates.shape[1], 0)
+            tops = values.contrast.negative_count * negative_tops(values.contrast)  # (n,)
+            square = facts.concentration * tops  # (n,) ceiling of ||m||^2
         else:
-            eigenvalues, vectors = leading_directions(candidates, directions)  # (k + 1,), (d, k)
-            explained = (mean @ vectors).square().cumsum(1)  # (n, k)
-            ceiling = concentration * eigenvalues[0]
-            for j in range(directions):
-                tail = concentration * eigenvalues[j + 1]
-                ceiling = torch.minimum(ceiling, explained[:, j] + tail)
-            largest = eigenvalues[0]
-        floor = _projected(residual, positives, vectors)
-
-    eps = 16 * torch.finfo(values.softmax_mean.dtype).eps
-    basis_error = 16 * torch.finfo(candidates.dtype).eps * largest * concentration
-    ceiling = ceiling.clamp(max=1) * (1 + eps) + eps + basis_error
-    shift = eps  # how far the computed m may be from the true one
-    length = torch.linalg.vector_norm(residual, dim=1)  # (n,)
-    norm = torch.linalg.vector_norm(mean, dim=1)  # (n,)
-    excess = ceiling - norm.square() + 2 * shift * length + shift**2
-    return (floor.sqrt() - shift).clamp(min=0).square() * (1 - eps), excess
+            eigenvalues, vectors = leading_directions(accumulated(candidates), directions)
+            square = _deflated(facts, eigenvalues, vectors)
+        floor = facts.scale * _projected(facts, vectors)
+    excess = square.clamp(max=1) - torch.linalg.vector_norm(facts.mean, dim=1).square()
+    ceiling = measured + facts.scale * excess
+    return torch.minimum(floor, lowest), measured, torch.maximum(ceiling, highest)
 
 
-def _projected(residual: Tensor, positives: Tensor, vectors: Tensor) -> Tensor:
+def _deflated(facts: Resolved, eigenvalues: Tensor, vectors: Tensor) -> Tensor:
+    """The least of sum_{l<=j} <m, v_l>^2 + lambda_{j+1} ||q||^2 over j = 0..k; (n,)."""
+    explained = (facts.mean @ vectors).square().cumsum(1)  # (n, k)
+    square = facts.concentration * eigenvalues[0]  # (n,)
+    for j in range(vectors.shape[1]):
+        tail = facts.concentration * eigenvalues[j + 1]
+        square = torch.minimum(square, explained[:, j] + tail)
+    return square
+
+
+def _projected(facts: Resolved, vectors: Tensor) -> Tensor:
     """||P (m - z+)||^2 with P onto the vectors and the positive; (n,)."""
+    residual, positives = facts.residual, facts.positives  # (n, d) each
     floor = (residual @ vectors).square().sum(1)  # (n,)
     rest = torch.addmm(positives, positives @ vectors, vectors.T, alpha=-1)  # (n, d)
     length = torch.linalg.vector_norm(rest, dim=1)  # (n,)

@@ -40,6 +40,14 @@ def no_autocast(z: Tensor) -> torch.autocast:
     return torch.autocast(z.device.type, enabled=False)
 
 
+def full_float32_products() -> bool:
+    """Whether a matrix product of float32 is rounded as float32, not as TF32 or bfloat16."""
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # set for a single backend: torch refuses to say
+        return False
+
+
 def check_matrix(z: Tensor, name: str, *, least: int = 1) -> None:
     """Raise unless `z` is a (rows, d) matrix with at least `least` rows."""
     check_tensor(z, name)

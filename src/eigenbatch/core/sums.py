@@ -15,6 +15,7 @@ from eigenbatch.core.certified import certified_bounds
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import InfoNCE
 from eigenbatch.core.precision import accumulated
+from eigenbatch.core.rounding import summable
 from eigenbatch.core.variance import VarianceBand, variance_coefficient
 
 
@@ -94,7 +95,8 @@ def anchor_sums(contrast: Contrast, values: InfoNCE) -> AnchorSums:
     """Sums over the anchors of `contrast`; `values` is its InfoNCE."""
     miss = torch.sigmoid(accumulated(values.log_odds))  # (n,)
     positive = (contrast.anchors * values.positives).sum(1)  # (n,)
-    lower, gamma, unresolved = certified_bounds(values, 1)  # (n,) each
+    lower, gamma, upper = certified_bounds(values, 1)  # (n,) each
+    summable_lower, summable_upper = summable(lower, upper)
     columns = {
         "anchors": torch.ones_like(miss),
         "loss": values.loss,
@@ -107,8 +109,8 @@ def anchor_sums(contrast: Contrast, values: InfoNCE) -> AnchorSums:
         "effective_negatives": values.effective_negatives,
         "squared_gradient": gamma,
         "fourth_power": gamma.square(),
-        "certified_lower": lower,
-        "certified_upper": gamma + unresolved,
+        "certified_lower": summable_lower,
+        "certified_upper": summable_upper,
     }
     totals = torch.stack([accumulated(column).sum() for column in columns.values()]).tolist()
     return AnchorSums(**dict(zip(columns, totals, strict=True)))

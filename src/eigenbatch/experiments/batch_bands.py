@@ -24,7 +24,7 @@ class DecomposedBatch:
     """An NT-Xent batch in its eigenbasis, with the top eigenvalue of every anchor's negatives."""
 
     contrast: Contrast  # rows (n, r)
-    leading: Contrast  # its candidates are the two leading eigenpairs alone
+    leading: Tensor  # (2, r) rows with the same two leading eigenpairs
     sigma_hat: float  # of the batch
     negative_tops: Tensor  # (n,) sigma*
 
@@ -66,10 +66,9 @@ def decomposed(contrast: Contrast) -> DecomposedBatch:
     rotated = replace(contrast, anchors=rows, keys=rows)
     # Two rows sqrt(lambda_j) v_j have the same two leading eigenpairs as all rows together, which
     # is all the certified band with one direction looks at.
-    leading = torch.diag(basis.eigenvalues.sqrt())[:2]
     return DecomposedBatch(
         contrast=rotated,
-        leading=Contrast(anchors=leading, keys=leading, positive=torch.arange(len(leading))),
+        leading=torch.diag(basis.eigenvalues.sqrt())[:2],
         sigma_hat=basis.eigenvalues[0].item() / len(rows),
         negative_tops=top_after_removal(basis, contrast.removed) / contrast.negative_count,
     )
@@ -85,14 +84,14 @@ def batch_bands(batch: DecomposedBatch, tau: float) -> BatchBands:
     jensen = shortfall.mean().square()  # the floor of the mean
     proxy = _ceiling(scale, torch.full_like(scale, n / count * batch.sigma_hat), count, tau)
     theorem = _ceiling(scale, batch.negative_tops, count, tau)
-    lower, measured, unresolved = certified_bounds(replace(values, contrast=batch.leading), 1)
+    lower, measured, upper = certified_bounds(values, 1, leading=batch.leading)
     return BatchBands(
         measured=measured,
         miss=values.miss,
         bands={
             "plug-in": _limits(jensen.expand(n), proxy, jensen),
             "per anchor": _limits(shortfall.square(), theorem, jensen),
-            "certified": _limits(lower, measured + unresolved, lower.mean()),
+            "certified": _limits(lower, upper, lower.mean()),
         },
     )
 
