@@ -12,6 +12,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 SECTIONS = {
     "core": "Core",
     "bands": "Tightness of the bands",
+    "band_fuzz": "Violations of the certified band",
     "select": "Batch selection",
     "sampling": "Embedding cache and sampler",
     "monitor": "Monitor",

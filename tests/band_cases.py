@@ -86,6 +86,7 @@ def draw(
     if layout == "paired":
         n = max(2, n // 2)  # pairs
     stored = _log_integer(rng, 1, queue) if layout.startswith("queued") else 1
+    stored = queue if stored > 0.8 * queue else stored
     n = max(2, int(n * min(1.0, WORK.get(dtype, USUAL_WORK) / (n * (2 * n + stored) * d))))
     z = _rows(rng, geometry, 2 * n + stored, d, dtype)  # (2 n + K, d)
     first, second, extra = np.split(z, [n, 2 * n])
