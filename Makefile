@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint format bench docs clean
+.PHONY: demo test test-fast lint format bench docs clean
 
 demo: $(VENV)/cli,report,train.stamp
 	$(BIN)/eigenbatch demo
@@ -13,6 +13,10 @@ demo: $(VENV)/cli,report,train.stamp
 PYTEST_ARGS ?= -n 2 --dist loadfile
 test: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The daily loop: without tests marked slow.
+test-fast: $(VENV)/dev.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

@@ -9,7 +9,7 @@ from statistics import fmean
 import torch
 
 from eigenbatch import Contrast, gradient_band, infonce
-from eigenbatch.experiments.synthetic import (
+from eigenbatch_paper.synthetic import (
     gaussian_rows,
     positives_at_cosine,
     spiked_eigenvalues,

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from benchmarks.timing import alternate
 from eigenbatch import Contrast, gradient_band, leave_out_top_eigenvalues
-from eigenbatch.experiments.synthetic import gaussian_rows, spiked_eigenvalues
+from eigenbatch_paper.synthetic import gaussian_rows, spiked_eigenvalues
 
 TAU = 0.1
 

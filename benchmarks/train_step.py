@@ -12,7 +12,6 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from benchmarks.timing import Timings, alternate
-from eigenbatch.experiments.config import fastest_precision
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.indexed import IndexedDataset
 from eigenbatch.sampling.sampler import SpectralBatchSampler
@@ -20,7 +19,8 @@ from eigenbatch.selectors.greedy import Greedy
 from eigenbatch.selectors.pool import PoolBalanced
 from eigenbatch.selectors.random import Random
 from eigenbatch.selectors.selector import Selector
-from eigenbatch.train.data import ImageArray
+from eigenbatch.train.budget import fastest_precision
+from eigenbatch.train.data.images import ImageArray
 from eigenbatch.train.encoders import ConvNet, projection_head, resnet18
 from eigenbatch.train.methods import SimCLR
 from eigenbatch.train.views import Views

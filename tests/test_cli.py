@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from eigenbatch.cli import app
-from eigenbatch.experiments.registry import NAMES
 from eigenbatch.files import FileFormatError
+from eigenbatch_paper.registry import NAMES
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from eigenbatch.cli import app
-from eigenbatch.experiments.run_directory import RunDirectory
+from eigenbatch.runs import RunDirectory
+from small_runs import lines
 
-SMALL = ["--set", "epochs=1", "--set", "batch_size=240", "--set", "width=4", "--set", "dim=16"]
+SETTINGS = ["budget.epochs=1", "batches.batch_size=240", "encoder.width=4", "method.dim=16"]
+SMALL = [word for setting in SETTINGS for word in ("--set", setting)]
 
 
 def run(*arguments):
@@ -24,8 +26,8 @@ def test_train_writes_a_run_and_prints_its_accuracy(tmp_path):
     assert result.exit_code == 0, result.output
     assert "knn" in result.output
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert manifest["config"]["selector"] == "greedy-16"
-    assert manifest["config"]["epochs"] == 1
+    assert manifest["config"]["batches"]["selector"] == "greedy-16"
+    assert manifest["config"]["budget"]["epochs"] == 1
     again = run("train", "--selector", "greedy-16", *SMALL, "--out", tmp_path / "run")
     assert again.exit_code == 2
     assert "already holds a run" in again.output
@@ -47,10 +49,15 @@ def test_compare_prints_one_row_a_selector(tmp_path):
     [
         (["train", "--recipe", "cifar99"], "unknown recipe"),
         (["train", "--selector", "best"], "unknown selector"),
-        (["train", "--set", "data=folder", "--data-dir", "/nowhere"], "neither a folder nor a zip"),
-        (["train", "--set", "learning=1"], "NAME=VALUE"),
-        (["train", "--set", "epochs=many"], "cannot set"),
-        (["train", "--set", "coverage=all"], "it is one of epoch, stream, free"),
+        (["train", "--set", "data=folder", "--data-dir", "/nowhere"], "does not exist"),
+        (["train", "--set", "learning=1"], "unknown name 'learning'"),
+        (["train", "--set", "budget.epochs=many"], "cannot set"),
+        (["train", "--set", "batches.coverage=all"], "one of epoch, stream, free"),
+        (["train", "--set", "optimizer.weight_decay=-1"], "weight_decay must be"),
+        (["train", "--set", "data.workers=99999"], "workers must be"),
+        (["train", "--resume"], "nothing to resume"),
+        (["compare", "--target", "nan"], "target must be an accuracy"),
+        (["compare", "--target", "2"], "target must be an accuracy"),
         (["train", "--recipe", "cifar10-cpu", "--data-dir", "/nowhere"], "--data-dir"),
         (["compare", "--selectors", "random"], "at least two"),
     ],
@@ -65,7 +72,7 @@ def test_bad_words_exit_with_two_and_say_what_is_wrong(tmp_path, arguments, mess
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "lightning.fabric", None)
-    for name in [n for n in sys.modules if n.startswith("eigenbatch.experiments.training")]:
+    for name in [n for n in sys.modules if n.startswith("eigenbatch.train.")]:
         monkeypatch.delitem(sys.modules, name)
     result = run("train", "--out", tmp_path / "run")
     assert result.exit_code == 2
@@ -78,12 +85,47 @@ def test_a_folder_of_pictures_can_be_trained_on(tmp_path):
         for i in range(8):
             picture = Image.new("RGB", (12, 9), (30 * i, 90, 200 if name == "cat" else 20))
             picture.save(tmp_path / "pictures" / split / name / f"{i}.png")
-    settings = ["data=folder", "image_size=8", "batch_size=8", "epochs=1", "width=4", "dim=8"]
+    settings = [
+        "data=folder", "data.size=8", "batches.batch_size=8", "budget.epochs=1",
+        "encoder.width=4", "method.dim=8",
+    ]  # fmt: skip
     words = [word for setting in settings for word in ("--set", setting)]
     place = ["--data-dir", tmp_path / "pictures", "--out", tmp_path / "run"]
     result = run("train", *words, *place)
     assert result.exit_code == 0, result.output
     assert "knn" in result.output
+
+
+def test_resume_needs_nothing_but_the_folder_and_may_extend_the_run(tmp_path):
+    out = ["--out", tmp_path / "run"]
+    assert run("train", "--selector", "greedy-16", *SMALL, *out).exit_code == 0
+    finished = run("train", "--resume", *out)
+    assert finished.exit_code == 0, finished.output
+    longer = run("train", "--resume", *out, "--set", "budget.epochs=2")
+    assert longer.exit_code == 0, longer.output
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["config"]["budget"]["epochs"] == 2
+    assert manifest["extended_from"] == [1]
+    other = run("train", "--resume", *out, "--set", "method.tau=0.9")
+    assert other.exit_code == 2
+    assert "method.tau: 0.2 -> 0.9" in other.output
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_an_empty_out_is_refused(command):
+    result = run(command, "--out", "")
+    assert result.exit_code == 2
+    assert "--out must name a folder" in result.output
+
+
+def test_an_interrupt_before_anything_is_saved_says_so(tmp_path, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("eigenbatch.train.trainer.assemble", interrupted)
+    result = run("train", *SMALL, "--out", tmp_path / "run")
+    assert result.exit_code == 130
+    assert "stopped before anything was saved" in result.output
 
 
 def test_recipes_are_listed():
@@ -116,8 +158,8 @@ def test_two_processes_train_on_one_batch_and_one_of_them_speaks(tmp_path, launc
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("run: ") == 1
-    lines = RunDirectory(tmp_path / "run").read_metrics()
-    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5]
-    assert lines[-1]["finished"] == 1
-    read = [line["spectral/negatives"] for line in lines if "spectral/negatives" in line]
+    found = lines(RunDirectory(tmp_path / "run"))
+    assert [line["step"] for line in found if "loss" in line] == [1, 2, 3, 4, 5]
+    assert found[-1]["finished"] == 1
+    read = [line["spectral/negatives"] for line in found if "spectral/negatives" in line]
     assert set(read) == {2 * 240 - 2}  # the global batch, not one process's half

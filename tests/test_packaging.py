@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from eigenbatch.integrations.missing import EXTRAS
+from eigenbatch.missing import EXTRAS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -141,11 +141,14 @@ def test_a_command_without_its_extra_names_it(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("package", ["report", "train"])
-def test_a_package_without_its_extra_names_it(package: str) -> None:
-    done = python(f"import eigenbatch.{package}")
+@pytest.mark.parametrize(
+    ("extra", "code"),
+    [("report", "import eigenbatch.report"), ("train", "from eigenbatch.train import train")],
+)
+def test_a_package_without_its_extra_names_it(extra: str, code: str) -> None:
+    done = python(code)
     assert done.returncode == 1
-    assert f"pip install 'eigenbatch[{package}]'" in done.stderr
+    assert f"pip install 'eigenbatch[{extra}]'" in done.stderr
 
 
 @pytest.mark.parametrize("package", ["lightning", "transformers", "torchmetrics"])
@@ -160,8 +163,8 @@ def test_an_adapter_without_its_package_names_the_extra(package: str) -> None:
     [
         (("cli",), "import eigenbatch.cli, eigenbatch.diagnose"),
         (("report",), "import eigenbatch.report.build, eigenbatch.report.serve"),
-        (("train",), "import eigenbatch.experiments.training, eigenbatch.experiments.compare"),
-        (("cli", "train"), "import eigenbatch.cli, eigenbatch.experiments.compare"),
+        (("train",), "import eigenbatch.train.trainer, eigenbatch.train.comparing"),
+        (("cli", "train"), "import eigenbatch.cli, eigenbatch.train.comparing"),
         (("integrations",), "import eigenbatch.integrations.lightning"),
         (("integrations",), "import eigenbatch.integrations.transformers"),
         (("integrations",), "import eigenbatch.integrations.torchmetrics"),
@@ -221,9 +224,12 @@ def test_the_wheel_holds_the_package_with_page_and_types(tmp_path: Path) -> None
     source = ROOT / "src"
     expected = {
         path.relative_to(source).as_posix()
-        for path in (source / "eigenbatch").rglob("*")
-        if path.is_file() and path.suffix in (".py", ".typed", ".html", ".css", ".js")
+        for package in ("eigenbatch", "eigenbatch_paper")
+        for path in (source / package).rglob("*")
+        if path.is_file() and path.suffix in (".py", ".pyi", ".typed", ".html", ".css", ".js")
     }
     assert expected <= held
     assert {"eigenbatch/py.typed", "eigenbatch/report/page/page.html"} <= held
-    assert all(name.startswith(("eigenbatch/", "eigenbatch-")) for name in held)
+    assert all(
+        name.startswith(("eigenbatch/", "eigenbatch_paper/", "eigenbatch-")) for name in held
+    )

@@ -22,6 +22,9 @@ from .monitor.diagnosis import Diagnosis as Diagnosis
 from .monitor.monitor import SpectralMonitor as SpectralMonitor
 from .monitor.reading import Reading as Reading
 from .monitor.stopping import StopOn as StopOn
+from .runs.comparison import Comparison as Comparison
+from .runs.comparison import compare as compare
+from .runs.recorder import Recorder as Recorder
 from .sampling.cache import EmbeddingCache as EmbeddingCache
 from .sampling.indexed import IndexedDataset as IndexedDataset
 from .sampling.sampler import SpectralBatchSampler as SpectralBatchSampler

@@ -2,19 +2,24 @@
 
 import sys
 
-from eigenbatch.integrations.missing import remedy
+from eigenbatch.missing import remedy
 
 
 def main() -> None:
     """Run the command line."""
     try:
         from eigenbatch.cli import app
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError as missing:
         sys.exit(
             f"the eigenbatch command needs {missing.name}: {remedy(missing.name)} "
             "(the library itself works without)"
         )
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,18 @@ class ParameterError(ValueError):
     """A scalar or an option outside its range."""
 
 
+class RunError(ValueError):
+    """A run directory that cannot be used as asked; the text says what to do."""
+
+
+class DataError(ValueError):
+    """Data that is absent, incomplete or not what it claims to be; the text says what to do."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used; the text says why and what to do."""
+
+
 class ArgumentTypeError(TypeError):
     """An argument of the wrong type: a numpy array for a tensor, a float for a size, None, text."""
 

@@ -18,9 +18,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from eigenbatch.diagnose import Report
-    from eigenbatch.experiments.claim import Claim
-    from eigenbatch.experiments.compare import Comparison
-    from eigenbatch.experiments.statistics import PairedDifference
+    from eigenbatch.runs import Comparison, PairedDifference
 
 STYLES = {"critical": "bold red", "warning": "yellow", "info": "green"}
 OUTCOME_STYLES = {
@@ -151,7 +149,7 @@ def live_runs(
         yield show
 
 
-def show_claims(claims: Sequence["Claim"], console: Console) -> None:
+def show_claims(claims: Sequence[Any], console: Console) -> None:
     """What can be reproduced."""
     table = _plain_table("claim", "where, what, how large", "minutes")
     for one in claims:

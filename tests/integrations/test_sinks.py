@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,7 +36,7 @@ def test_json_lines_hold_every_scalar_of_every_reading(tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == [0, 1, 2]
     for line, reading in zip(lines, taken, strict=True):
         assert {name: line[name] for name in reading.scalars()} == reading.scalars()
-        assert line["diagnoses"] == [one.name for one in reading.diagnoses]
+        assert line["diagnoses"] == [asdict(one) for one in reading.diagnoses]
 
 
 def test_json_lines_are_appended_to_an_earlier_run(tmp_path: Path) -> None:
@@ -94,10 +95,12 @@ def test_a_reading_outside_a_monitor_has_no_step_to_be_logged_at() -> None:
         TensorBoard(SimpleNamespace(add_scalar=None))(reading)
 
 
-def test_json_lines_accept_a_reading_outside_a_monitor(tmp_path: Path) -> None:
+def test_json_lines_of_a_reading_outside_a_monitor_are_numbered_from_zero(tmp_path: Path) -> None:
     z = torch.eye(6)
-    path = tmp_path / "readings.jsonl"
-    JsonLines(path)(read_batch(Contrast.cross(z, z), 0.2))
-    line = json.loads(path.read_text())
-    assert line["step"] is None
-    assert all(math.isfinite(value) for name, value in line.items() if name.startswith("spectral"))
+    sink = JsonLines(tmp_path / "readings.jsonl")
+    for _ in range(2):
+        sink(read_batch(Contrast.cross(z, z), 0.2))
+    lines = [json.loads(line) for line in (tmp_path / "readings.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1]
+    for line in lines:
+        assert all(math.isfinite(v) for name, v in line.items() if name.startswith("spectral"))

@@ -30,8 +30,8 @@ def page(everything, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory):
+def browser():
     if find_browser() is None:
         pytest.skip("no Chromium or Chrome on this machine")
-    with chromium(tmp_path_factory.mktemp("profile")) as running:
+    with chromium() as running:
         yield running

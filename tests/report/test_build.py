@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 import pytest
 from fake_runs import write_claim, write_manifest, write_metrics, write_training_run
 
+from eigenbatch.errors import RunError
 from eigenbatch.report.build import build
 from eigenbatch.report.data import script_json
-from eigenbatch.report.runs import ReportError
 
 
 class Elements(HTMLParser):
@@ -110,7 +110,7 @@ def test_claims_alone_make_a_page_without_training_charts(tmp_path):
 
 
 def test_a_folder_without_runs_is_refused(tmp_path):
-    with pytest.raises(ReportError, match=r"no run in .*: a run directory holds manifest.json"):
+    with pytest.raises(RunError, match=r"no run in .*: a run directory holds metrics.jsonl"):
         build([tmp_path], tmp_path / "out.html")
     assert not (tmp_path / "out.html").exists()
 

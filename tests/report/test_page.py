@@ -46,13 +46,13 @@ def test_every_chart_has_data(opened):
 
 def test_a_diagnosis_can_be_reached_and_read_with_the_keyboard(opened):
     opened.run("document.querySelector('.episode.critical').focus()")
-    opened.press("Enter", 13)
+    opened.press("Enter")
     told = opened.run("document.querySelector('.finding').textContent")
     assert "dimensional collapse" in told
     assert "Evidence: entropy rank falls" in told
     assert "Advice: what to do about dimensional collapse: a larger batch" in told
     assert opened.run("document.activeElement.getAttribute('aria-expanded')") == "true"
-    opened.press("Enter", 13)
+    opened.press("Enter")
     assert opened.run("document.querySelector('.finding').textContent") == ""
 
 
@@ -68,7 +68,7 @@ def test_printing_opens_everything_and_fits_the_paper(opened):
 def test_tab_walks_from_the_skip_link_to_the_theme_button_and_the_sections(fresh):
     walked = []
     for _ in range(4):
-        fresh.press("Tab", 9)
+        fresh.press("Tab")
         walked.append(fresh.run("document.activeElement.textContent"))
     assert walked == ["Skip to the overview", "Dark", "Claims", "Overview"]
 

@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,8 +10,7 @@ from threading import Thread
 import pytest
 from fake_runs import write_training_run
 
-from eigenbatch.report.runs import ReportError
-from eigenbatch.report.serve import serve, server
+from eigenbatch.report.serve import server
 
 
 @contextmanager
@@ -74,9 +74,14 @@ def test_files_beside_the_page_are_not_served(tmp_path):
             assert get(port, path)[0] == 404
 
 
-def test_a_wrong_path_is_refused_before_serving(tmp_path):
-    with pytest.raises(ReportError, match="is not a folder"):
-        serve([tmp_path / "nowhere"], ready=lambda address: pytest.fail(address))
+def test_paths_may_appear_and_vanish_while_serving(tmp_path):
+    with serving(tmp_path / "later") as port:
+        assert "No runs yet" in get(port)[1]
+        write_training_run(tmp_path / "later" / "run")
+        assert "1 run" in get(port)[1]
+        shutil.rmtree(tmp_path / "later")
+        assert get(port, "/version")[0] == 200
+        assert "No runs yet" in get(port)[1]
 
 
 def test_ctrl_c_ends_it_cleanly(tmp_path):

@@ -9,6 +9,7 @@ from sampling_toys import LeastSimilar, Newest, Recording, filled_cache, random_
 from eigenbatch.core.spectrum import participation_ratio
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 from eigenbatch.sampling.cache import EmbeddingCache
+from eigenbatch.sampling.errors import StateError
 from eigenbatch.sampling.sampler import SpectralBatchSampler
 from eigenbatch.selectors.random import Random
 from returns import WRONG
@@ -232,6 +233,32 @@ class TestStatistics:
         sampler = SpectralBatchSampler(cache, 20, Random())
         next(iter(sampler))
         assert sampler.last.mean_age == 0.5
+
+    def test_statistics_are_those_of_the_batch_asked_for_although_later_ones_were_drawn(self):
+        sampler = SpectralBatchSampler(filled_cache(60), 6, LeastSimilar(), coverage="free")
+        expected = []
+        for _ in sampler:
+            expected.append(sampler.last.scalars())
+        assert [sampler.statistics(batch) for batch in range(10)] == expected
+        assert sampler.statistics(3) == {}  # asked for a later one since
+        assert sampler.statistics(10) == {}
+
+    def test_batches_repeated_after_a_resume_have_the_statistics_of_their_selection(self):
+        sampler = SpectralBatchSampler(filled_cache(60), 6, LeastSimilar(), coverage="free")
+        drawn = iter(sampler)
+        for _ in range(5):
+            next(drawn)
+        state = sampler.state_dict(consumed=3)
+        for _ in range(2):  # also when the resumed sampler is saved and resumed again
+            resumed = SpectralBatchSampler(filled_cache(60), 6, LeastSimilar(), coverage="free")
+            resumed.load_state_dict(state)
+            state = resumed.state_dict(consumed=3)
+        list(resumed)
+        for batch in (3, 4):
+            assert resumed.statistics(batch) == sampler.statistics(batch) != {}
+        state["statistics"] = {3: {"sampler/seconds": "soon"}}
+        with pytest.raises(StateError, match="statistics"):
+            resumed.load_state_dict(state)
 
     def test_scalars_are_plain_numbers_under_one_prefix(self):
         sampler = SpectralBatchSampler(filled_cache(40), 8, Random())

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from eigenbatch.errors import ParameterError
-from eigenbatch.train.encoders import ConvNet, projection_head, resnet18, resnet50
+from eigenbatch.train.encoders.nets import ConvNet, projection_head, resnet18, resnet50
 
 
 def parameters(module):

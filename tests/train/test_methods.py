@@ -7,9 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from eigenbatch import infonce, spectrum, whiten
+from eigenbatch import Contrast, infonce, spectrum, whiten
 from eigenbatch.errors import ParameterError
-from eigenbatch.train.methods import Alternating, MoCo, SimCLR, SupCon
+from eigenbatch.train.batch import Batch
+from eigenbatch.train.methods.clip import CLIP
+from eigenbatch.train.methods.moco import MoCo
+from eigenbatch.train.methods.simclr import Alternating, SimCLR, SupCon
 from eigenbatch.train.objectives import DistanceWeighted, MixedNegatives
 
 
@@ -22,11 +25,11 @@ def linear(seed=0):
 def batch(seed=0, b=6):
     generator = torch.Generator().manual_seed(seed)
     first, second = torch.randn(2, b, 3, 2, 2, generator=generator)
-    return first, second, torch.arange(b) % 3
+    return Batch(first, second, torch.arange(b) % 3)
 
 
 def test_simclr_loss_is_that_of_the_contrast_it_reports():
-    outcome = SimCLR(*linear(), tau=0.2)(*batch())
+    outcome = SimCLR(*linear(), tau=0.2)(batch())
     contrast = outcome.contrast()
     assert contrast.negative_count == 10
     torch.testing.assert_close(outcome.loss, infonce(contrast, 0.2).loss.mean())
@@ -34,8 +37,8 @@ def test_simclr_loss_is_that_of_the_contrast_it_reports():
 
 
 def test_a_transform_reaches_the_loss_and_the_embeddings():
-    outcome = SimCLR(*linear(), transform=whiten)(*batch(b=32))
-    plain = SimCLR(*linear())(*batch(b=32))
+    outcome = SimCLR(*linear(), transform=whiten)(batch(b=32))
+    plain = SimCLR(*linear())(batch(b=32))
     assert spectrum(outcome.contrast().keys).top < spectrum(plain.contrast().keys).top
     outcome.loss.backward()
 
@@ -43,9 +46,12 @@ def test_a_transform_reaches_the_loss_and_the_embeddings():
 def test_supcon_uses_the_labels():
     first, second, labels = batch()
     method = SupCon(*linear())
-    assert method(first, second, labels).loss != method(first, second, torch.arange(6)).loss
-    alone = method(first, second, torch.arange(6)).loss
-    torch.testing.assert_close(alone, SimCLR(*linear())(first, second, labels).loss)
+    assert (
+        method(Batch(first, second, labels)).loss
+        != method(Batch(first, second, torch.arange(6))).loss
+    )
+    alone = method(Batch(first, second, torch.arange(6))).loss
+    torch.testing.assert_close(alone, SimCLR(*linear())(Batch(first, second, labels)).loss)
 
 
 def moco(**options):
@@ -57,7 +63,7 @@ def test_the_queue_fills_as_a_ring_of_the_newest_keys():
     keys = []
     for seed in range(5):
         first, second, labels = batch(seed)
-        method(first, second, labels)
+        method(Batch(first, second, labels))
         with torch.no_grad():
             z = method.key_head(method.key_encoder(second))
             keys.append(z / z.norm(dim=1, keepdim=True))
@@ -69,9 +75,9 @@ def test_the_queue_fills_as_a_ring_of_the_newest_keys():
 
 def test_the_queue_in_warm_up_offers_only_what_it_holds():
     method = moco()
-    assert method(*batch(0)).contrast().negative_count == 5
-    assert method(*batch(1)).contrast().negative_count == 6
-    outcome = method(*batch(2))
+    assert method(batch(0)).contrast().negative_count == 5
+    assert method(batch(1)).contrast().negative_count == 6
+    outcome = method(batch(2))
     assert outcome.contrast().negative_count == 12
     torch.testing.assert_close(outcome.loss, infonce(outcome.contrast(), 0.2).loss.mean())
 
@@ -82,7 +88,7 @@ def test_the_key_encoder_follows_with_momentum_and_gets_no_gradient():
         for p in method.encoder.parameters():
             p.add_(1.0)
     before = [p.clone() for p in method.key_encoder.parameters()]
-    outcome = method(*batch())
+    outcome = method(batch())
     outcome.loss.backward()
     queries = method.encoder.parameters()
     for slow, old, fast in zip(method.key_encoder.parameters(), before, queries, strict=True):
@@ -92,7 +98,7 @@ def test_the_key_encoder_follows_with_momentum_and_gets_no_gradient():
 
 def test_evaluation_mode_leaves_queue_and_key_encoder_alone():
     method = moco().eval()
-    method(*batch())
+    method(batch())
     assert int(method.fill) == 0
 
 
@@ -101,7 +107,7 @@ def test_negative_side_baselines_train(negatives):
     method = moco(negatives=negatives)
     for seed in range(3):
         method.zero_grad()
-        method(*batch(seed)).loss.backward()
+        method(batch(seed)).loss.backward()
     assert all(p.grad.isfinite().all() for p in method.encoder.parameters())
 
 
@@ -121,7 +127,34 @@ def test_bad_values_raise():
         Alternating(0)
 
 
+def clip(**options):
+    encoders, heads = zip(linear(0), linear(1), strict=True)
+    return CLIP(encoders, heads, **options)
+
+
+def test_clip_is_the_mean_of_both_directions_and_learns_its_temperature():
+    method = clip(tau=0.1)
+    outcome = method(batch())
+    z1, z2 = outcome.embeddings, outcome.second
+    forth, back = (infonce(Contrast.cross(*pair), 0.1).loss.mean() for pair in ((z1, z2), (z2, z1)))
+    torch.testing.assert_close(outcome.loss, (forth + back) / 2)
+    outcome.loss.backward()
+    assert method.log_scale.grad != 0
+    assert method.tau == pytest.approx(0.1)
+    with torch.no_grad():
+        method.log_scale.fill_(20.0)
+    assert method.tau == 0.01
+    assert clip(learn_tau=False).log_scale.requires_grad is False
+
+
+def test_supcon_without_labels_says_what_to_use():
+    first, second, _ = batch()
+    with pytest.raises(ParameterError, match="use simclr"):
+        SupCon(*linear())(Batch(first, second))
+
+
 METHODS = {
+    "CLIP": lambda: clip().double(),
     "SimCLR": lambda: SimCLR(*linear()).double(),
     "SupCon": lambda: SupCon(*linear()).double(),
     "MoCo": lambda: MoCo(*linear(), queue_size=64, dim=8).double(),
@@ -133,7 +166,7 @@ def gradients(method, *, rank=0, world=1):
     for seed in range(2):
         first, second, labels = (x.chunk(world)[rank] for x in batch(seed, b=16))
         method.zero_grad()
-        method(first.double(), second.double(), labels).loss.backward()
+        method(Batch(first.double(), second.double(), labels)).loss.backward()
     return [p.grad for p in method.parameters() if p.grad is not None]
 
 

@@ -18,6 +18,12 @@ from eigenbatch.core.spectrum import Spectrum, isotropy_gap, participation_ratio
 from eigenbatch.core.variance import VarianceBand, variance_band, variance_coefficient
 from eigenbatch.core.whitening import whiten
 
+# Parts of the above, for studies that take them apart; their arguments are not checked.
+from eigenbatch.core.certified import certified_bounds as certified_bounds  # isort: skip
+from eigenbatch.core.downdate import eigenbasis as eigenbasis  # isort: skip
+from eigenbatch.core.downdate import top_after_removal as top_after_removal  # isort: skip
+from eigenbatch.core.precision import unit_rows as unit_rows  # isort: skip
+
 __all__ = [
     "Band",
     "BatchBand",

@@ -9,8 +9,8 @@ from torch import Tensor
 from eigenbatch.checks import check_callable, check_type
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ParameterError
-from eigenbatch.integrations.missing import missing
 from eigenbatch.integrations.sinks import Sink, check_callback
+from eigenbatch.missing import missing
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.stopping import StopOn
 

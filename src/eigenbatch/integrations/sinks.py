@@ -4,7 +4,6 @@ The writer or run is the caller's own: a sink opens nothing that it does not clo
 """
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -14,6 +13,8 @@ from eigenbatch.errors import ArgumentTypeError, ParameterError
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.stopping import StopOn
+from eigenbatch.runs.record import check_regular
+from eigenbatch.runs.recorder import plain_values, reading_values
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -37,24 +38,27 @@ def check_callback(monitor: object, sinks: object, stop_on: object) -> None:
 
 
 class JsonLines:
-    """One JSON object a line: step, every scalar, the names of the diagnoses."""
+    """The record that our trainer writes, line by line: scalars, eigenvalues, diagnoses in full.
+
+    `JsonLines("runs/mine/metrics.jsonl")` makes runs/mine a run that `eigenbatch report` shows; a
+    `Recorder` also keeps settings and the user's own metrics.
+    """
 
     def __init__(self, path: Path | str) -> None:
         check_type(path, (str, Path), "path")
         self._path = Path(path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        check_regular(self._path)
+        self._written = 0  # the step of readings that have none
 
     def __call__(self, reading: Reading) -> None:
-        """Append one line; numbers that JSON cannot hold become null."""
+        """Append one line; numbers that are not finite are left out."""
         check_type(reading, Reading, "reading")
-        scalars = {
-            name: value if math.isfinite(value) else None
-            for name, value in reading.scalars().items()
-        }
-        names = [one.name for one in reading.diagnoses]
-        line = json.dumps({"step": reading.step} | scalars | {"diagnoses": names}, allow_nan=False)
+        step = self._written if reading.step is None else reading.step
+        line = {"step": step} | plain_values(reading_values(reading))
+        self._written += 1
         with self._path.open("a") as file:
-            file.write(line + "\n")
+            file.write(json.dumps(line, allow_nan=False) + "\n")
 
 
 class TensorBoard:

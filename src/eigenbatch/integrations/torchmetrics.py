@@ -8,7 +8,7 @@ from eigenbatch.core.cloud import cloud_of
 from eigenbatch.core.moments import Moments, moments
 from eigenbatch.core.precision import check_matrix
 from eigenbatch.errors import ShapeError
-from eigenbatch.integrations.missing import missing
+from eigenbatch.missing import missing
 from eigenbatch.monitor.reading import cloud_scalars
 
 try:

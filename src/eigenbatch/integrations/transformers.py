@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from eigenbatch.checks import check_callable
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ParameterError, ShapeError
-from eigenbatch.integrations.missing import missing
 from eigenbatch.integrations.sinks import Sink, check_callback
+from eigenbatch.missing import missing
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.stopping import StopOn
 

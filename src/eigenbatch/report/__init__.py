@@ -1,5 +1,5 @@
 """Run directories in, one self-contained HTML page out; reads files only, never imports torch."""
 
-from eigenbatch.integrations.missing import require
+from eigenbatch.missing import require
 
 require("jinja2", "plotly", "scipy")

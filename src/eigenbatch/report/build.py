@@ -14,14 +14,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from eigenbatch.experiments.statistics import TARGET_SHARE
-from eigenbatch.report.charts import SECTIONS
+from eigenbatch.errors import RunError
+from eigenbatch.report.charts import SECTIONS, own_sections
 from eigenbatch.report.data import chart_data, script_json
 from eigenbatch.report.downsample import BUCKETS
 from eigenbatch.report.findings import SEVERITIES, Episode
 from eigenbatch.report.groups import differing, group, names
 from eigenbatch.report.paired import pairings
-from eigenbatch.report.runs import Claim, ReportError, Run, find_folders, load, stamp
+from eigenbatch.report.runs import Claim, Run, find_folders, load, stamp
+from eigenbatch.runs.summary import TARGET_SHARE
 
 COLOURS = 7  # --series-0 and on in page.css
 DASHES = 5  # DASHES in page.js
@@ -37,9 +38,7 @@ def build(paths: Sequence[Path], out: Path) -> Path:
     folders = find_folders(paths)
     if not folders:
         places = ", ".join(str(path) for path in paths)
-        raise ReportError(
-            f"no run in {places}: a run directory holds manifest.json and metrics.jsonl"
-        )
+        raise RunError(f"no run in {places}: a run directory holds metrics.jsonl")
     page = render(folders)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(page)
@@ -54,7 +53,9 @@ def render(folders: Sequence[Path], *, version: str = "", interval: float = 0) -
     run_names = names([run.folder for run in runs])
     groups = group(runs, run_names)
     paired = pairings(runs, groups)
-    data = chart_data(runs, run_names, groups, paired)
+    own = own_sections({name for run in runs for name in run.own})
+    sections = (*SECTIONS, *own) if runs else ()
+    data = chart_data(runs, run_names, groups, paired, sections)
     scripts = {"head": _file("head.js"), "plotly": get_plotlyjs(), "page": _file("page.js")}
     if interval:
         scripts["live"] = _file("live.js")
@@ -65,7 +66,7 @@ def render(folders: Sequence[Path], *, version: str = "", interval: float = 0) -
         policy=_policy(scripts.values()),
         data=script_json(data),
         drawn={chart["id"] for chart in data["charts"]},
-        sections=SECTIONS if runs else (),
+        sections=sections,
         rows=[_row(run, name) for run, name in zip(runs, run_names, strict=True)],
         groups=groups,
         group_of={index: number for number, one in enumerate(groups) for index in one.runs},
@@ -111,7 +112,7 @@ class Timeline:
 
 
 def _row(run: Run, name: str) -> Row:
-    if run.settings is None:
+    if run.settings is None and any("manifest" in problem for problem in run.problems):
         state = "damaged"
     elif not run.curves:
         state = "empty" if math.isnan(run.end[0]) else "not finite"

@@ -1,5 +1,6 @@
 """The sections of the page: what each chart shows, for someone who never read the paper."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -274,7 +275,32 @@ SECTIONS = (
     ),
 )
 
-EVALUATIONS = ("knn", "linear", "linear_5_labels", "rankme")
+
+def own_sections(names: Collection[str]) -> tuple[Section, ...]:
+    """A section with one chart per metric of the user's own; none without any."""
+    if not names:
+        return ()
+    charts = tuple(
+        Chart(
+            id=f"own-{number}",
+            title=name,
+            caption="As your code logged it.",
+            axis=name,
+            metrics=(name,),
+        )
+        for number, name in enumerate(sorted(names))
+    )
+    section = Section(
+        id="own",
+        title="Your metrics",
+        question="What else did the run log?",
+        source="`Recorder.log` writes them",
+        charts=charts,
+    )
+    return (section,)
+
+
+EVALUATIONS = ("knn", "mrr", "accuracy", "recall_at_1", "linear", "linear_5_labels", "rankme")
 CURVES = tuple(
     dict.fromkeys(
         metric

@@ -5,12 +5,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from eigenbatch.report.charts import SECTIONS, Chart
+from eigenbatch.report.charts import Chart, Section
 from eigenbatch.report.downsample import Curve
 from eigenbatch.report.groups import Group, Progress, progress_by_epoch, progress_by_time
-from eigenbatch.report.metrics import Floats
 from eigenbatch.report.paired import Pairing
 from eigenbatch.report.runs import Heat, Run
+from eigenbatch.runs.metrics import Floats
 
 
 def chart_data(
@@ -18,6 +18,7 @@ def chart_data(
     names: Sequence[str],
     groups: Sequence[Group],
     pairings: Sequence[Pairing],
+    sections: Sequence[Section],
 ) -> dict[str, Any]:
     """Everything the charts need, and which charts have something to show."""
     group_of = {index: number for number, group in enumerate(groups) for index in group.runs}
@@ -28,7 +29,7 @@ def chart_data(
     }
     shown = [
         chart
-        for section in SECTIONS
+        for section in sections
         for chart in section.charts
         if _has_data(chart, runs, accuracy, pairings)
     ]

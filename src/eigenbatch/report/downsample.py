@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenbatch.report.metrics import Floats
+from eigenbatch.runs.metrics import Floats
 
 BUCKETS = 150
 

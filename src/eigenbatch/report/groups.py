@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenbatch.report.metrics import Floats
 from eigenbatch.report.runs import Run
+from eigenbatch.runs.metrics import Floats
 
-ACCURACY = "knn"
+SELECTOR = ("batches.selector", "selector")
+"""Settings that name the selector: ours, and that of `eigenbatch.compare`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,7 +76,7 @@ def group(runs: Sequence[Run], run_names: Sequence[str]) -> list[Group]:
 
 def progress_by_epoch(runs: Sequence[Run]) -> Progress | None:
     """Accuracy after each evaluated epoch; None if there is none."""
-    series = [run.evaluations[ACCURACY] for run in runs if ACCURACY in run.evaluations]
+    series = [run.accuracy for run in runs if run.accuracy is not None]
     epochs = np.unique(np.concatenate([one.epoch for one in series])) if series else np.array([])
     epochs = epochs[np.isfinite(epochs)]
     table = np.full((len(series), len(epochs)), np.nan)  # (seeds, epochs)
@@ -92,7 +93,7 @@ def progress_by_time(runs: Sequence[Run]) -> Progress | None:
     """
     timed = []
     for run in runs:
-        series = run.evaluations.get(ACCURACY)
+        series = run.accuracy
         if series is not None and np.isfinite(series.seconds).all():
             timed.append((series, run.finished))
     if not timed:
@@ -126,8 +127,7 @@ def _name(run: Run, run_name: str, telling: Sequence[str]) -> str:
     if run.settings is None or not telling:
         return run_name
     values = {key: run.settings.get(key) for key in telling}
-    selector = values.pop("selector", None)
-    parts = [] if selector is None else [str(selector)]
+    parts = [str(values.pop(key)) for key in SELECTOR if values.get(key) is not None]
     return " · ".join(parts + [f"{key}={value}" for key, value in values.items()])
 
 

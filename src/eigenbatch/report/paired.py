@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from eigenbatch.experiments.statistics import (
-    PairedDifference,
-    default_target,
-    first_crossing,
-    paired_difference,
-)
-from eigenbatch.report.groups import Group
+from eigenbatch.report.groups import SELECTOR, Group
 from eigenbatch.report.runs import Run
+from eigenbatch.runs.paired import PairedDifference, paired_difference
+from eigenbatch.runs.summary import default_target, first_crossing
 
 BASELINE = "random"
 
@@ -37,7 +33,7 @@ def pairings(runs: Sequence[Run], groups: Sequence[Group]) -> list[Pairing]:
     comparable = [
         (_but_selector(group.settings), index)
         for index, group in enumerate(groups)
-        if group.settings is not None and "selector" in group.settings
+        if group.settings is not None and _selector(group) is not None
     ]
     found = []
     for _, members in groupby(sorted(comparable), key=lambda pair: pair[0]):
@@ -56,8 +52,8 @@ def _pairing(
     seeds = [seed for seed in reference if seed in treated]
     if not seeds:
         return None
-    after = [treated[seed].final("knn") for seed in seeds]
-    before = [reference[seed].final("knn") for seed in seeds]
+    after = [_accuracies(treated[seed])[-1] for seed in seeds]
+    before = [_accuracies(reference[seed])[-1] for seed in seeds]
     target = default_target([_first(reference[seed]) for seed in seeds], before)
     saved = [_time_saved(treated[seed], reference[seed], target) for seed in seeds]
     return Pairing(
@@ -76,7 +72,7 @@ def _by_seed(runs: Sequence[Run], group: Group) -> dict[str, Run]:
     found: dict[str, Run] = {}
     for index in group.runs:
         run = runs[index]
-        if run.finished and "knn" in run.evaluations and run.settings is not None:
+        if run.finished and run.accuracy is not None and run.settings is not None:
             found.setdefault(json.dumps(run.settings.get("seed")), run)
     return found
 
@@ -86,21 +82,30 @@ def _time_saved(treated: Run, reference: Run, target: float) -> float:
     return 1 - _seconds_to(treated, target) / needed if needed else math.nan
 
 
+def _accuracies(run: Run) -> list[float]:
+    assert run.accuracy is not None
+    return [float(value) for value in run.accuracy.value]
+
+
 def _first(run: Run) -> float:
-    return float(run.evaluations["knn"].value[0])
+    """Accuracy of the untrained encoder; NaN if it was not evaluated."""
+    assert run.accuracy is not None
+    return _accuracies(run)[0] if run.accuracy.step[0] == 0 else math.nan
 
 
 def _seconds_to(run: Run, target: float) -> float:
     """When the accuracy was first reached; NaN if it never was."""
-    series = run.evaluations["knn"]
+    series = run.accuracy
+    assert series is not None
     found = first_crossing(series.seconds.tolist(), series.value.tolist(), target)
     return found if math.isfinite(found) else math.nan
 
 
 def _but_selector(settings: dict[str, Any]) -> str:
-    kept = {key: value for key, value in settings.items() if key != "selector"}
+    kept = {key: value for key, value in settings.items() if key not in SELECTOR}
     return json.dumps(kept, sort_keys=True)
 
 
 def _selector(group: Group) -> Any:
-    return group.settings and group.settings.get("selector")
+    settings = group.settings or {}
+    return next((settings[key] for key in SELECTOR if settings.get(key) is not None), None)

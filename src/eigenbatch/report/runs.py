@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +13,9 @@ import numpy as np
 from eigenbatch.report.charts import CURVES, EVALUATIONS
 from eigenbatch.report.downsample import Curve, bucket_starts, downsample
 from eigenbatch.report.findings import Episode, episodes
-from eigenbatch.report.metrics import Floats, Metrics, Series, read_metrics
+from eigenbatch.runs.directory import read_object
+from eigenbatch.runs.metrics import Floats, Series
+from eigenbatch.runs.reader import RunRecord, find_runs, read_run
 
 FILES = ("manifest.json", "metrics.jsonl", "verdict.json", "figure.png")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -23,10 +23,6 @@ SPECTRUM_COLUMNS = 150
 SPECTRUM_ROWS = 32
 
 Stamp = tuple[tuple[int, int] | None, ...]  # (time, size) of each of FILES
-
-
-class ReportError(ValueError):
-    """Nothing to report on; the text says where runs were looked for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,12 +38,14 @@ class Run:
     """One training run, condensed to what a page shows."""
 
     folder: Path
-    settings: dict[str, Any] | None  # None: no readable manifest
+    settings: dict[str, Any] | None  # by dotted name; None: no readable manifest
     origin: dict[str, Any]  # device, commit, versions, machine
     problems: tuple[str, ...]
     finished: bool
     end: tuple[float, float, float]  # step, epoch, seconds
     curves: dict[str, Curve]
+    own: tuple[str, ...]  # names of the user's own metrics
+    accuracy: Series | None  # what the run is judged by
     evaluations: dict[str, Series]
     inside: dict[str, tuple[int, int]]  # band -> readings inside it, all readings
     spectrum: Heat | None
@@ -75,16 +73,8 @@ class Claim:
 
 
 def find_folders(paths: Sequence[Path]) -> list[Path]:
-    """Every run directory at or below the paths, each once, in order."""
-    found: dict[Path, None] = {}
-    for path in paths:
-        if not path.is_dir():
-            raise ReportError(f"{path} is not a folder: give run directories or folders of them")
-        for folder, below, files in os.walk(path):
-            below.sort(key=_natural)
-            if not {"manifest.json", "metrics.jsonl", "verdict.json"}.isdisjoint(files):
-                found[Path(folder).resolve()] = None
-    return list(found)
+    """Every run or claim directory at or below the paths, each once, in order."""
+    return find_runs(paths, markers=("verdict.json",))
 
 
 def stamp(folder: Path) -> Stamp:
@@ -95,70 +85,52 @@ def stamp(folder: Path) -> Stamp:
 @lru_cache(maxsize=256)
 def load(folder: Path, stamp: Stamp) -> Run | Claim:
     """Read a folder; the stamp is there so that an unchanged one is not read again."""
-    manifest, problems = _read_object(folder / "manifest.json")
-    settings = manifest.pop("config", None)
-    begun_claim = isinstance(settings, dict) and "claim" in settings
-    if begun_claim or (folder / "verdict.json").exists():
-        return _load_claim(folder, settings if begun_claim else {})
-    return _load_run(folder, settings, manifest, problems)
+    if (folder / "verdict.json").exists():
+        return _load_claim(folder, {})
+    manifest, _ = read_object(folder / "manifest.json")
+    settings = manifest.get("config")
+    if isinstance(settings, dict) and "claim" in settings:
+        return _load_claim(folder, settings)
+    return _load_run(read_run(folder))
 
 
-def _load_run(folder: Path, settings: Any, origin: dict[str, Any], problems: list[str]) -> Run:
-    if not isinstance(settings, dict):
-        settings = None
-        if not problems:
-            problems.append('manifest.json has no "config"')
-    metrics, troubles = _read_metrics(folder / "metrics.jsonl")
-    series = dict(metrics.series)
+def _load_run(record: RunRecord) -> Run:
+    series = dict(record.series)
     share = _selection_percent(series)
     if share is not None:
         series["selection_percent"] = share
-    finished = series.pop("finished", None)
+    own = tuple(name for name in series if not _ours(name))
     return Run(
-        folder=folder,
-        settings=settings,
-        origin=origin,
-        problems=(*problems, *troubles),
-        finished=finished is not None and bool(finished.value[-1]),
-        end=metrics.end,
-        curves={n: downsample(series[n].step, series[n].value) for n in CURVES if n in series},
+        folder=record.folder,
+        settings=record.settings,
+        origin=record.origin,
+        problems=record.problems,
+        finished=record.finished,
+        end=record.metrics.end,
+        curves={
+            name: downsample(series[name].step, series[name].value)
+            for name in (*CURVES, *own)
+            if name in series
+        },
+        own=own,
+        accuracy=record.accuracy,
         evaluations={name: series[name] for name in EVALUATIONS if name in series},
         inside={
             band: counts for band in ("certified", "paper") if (counts := _inside(series, band))
         },
-        spectrum=_heat(metrics.records["eigenvalues"]),
-        findings=episodes(metrics.records["diagnoses"]),
+        spectrum=_heat(record.metrics.records["eigenvalues"]),
+        findings=episodes(record.metrics.records["diagnoses"]),
     )
 
 
-def _read_metrics(path: Path) -> tuple[Metrics, list[str]]:
-    """The metrics, and in words what is wrong with the file."""
-    try:
-        metrics = read_metrics(
-            path,
-            numbers={*CURVES, *EVALUATIONS, "sampler/seconds", "finished"},
-            records={"eigenvalues", "diagnoses"},
-        )
-    except OSError as error:
-        nothing = Metrics(
-            {}, {"eigenvalues": [], "diagnoses": []}, (math.nan,) * 3, 0, (), False, 0
-        )
-        return nothing, [f"metrics.jsonl cannot be read: {error.strerror}"]
-    problems = []
-    if not metrics.lines:
-        problems.append("metrics.jsonl is empty")
-    if bad := len(metrics.unreadable):
-        which = f"{bad} of {metrics.lines} lines" if bad > 1 else "one line"
-        problems.append(
-            f"{which} of metrics.jsonl could not be read, the first is line {metrics.unreadable[0]}"
-        )
-    if metrics.cut_off:
-        problems.append("the last line of metrics.jsonl is half-written")
-    if metrics.not_finite:
-        problems.append(
-            f"values left out because they are not finite: {metrics.not_finite} (did it diverge?)"
-        )
-    return metrics, problems
+def _ours(name: str) -> bool:
+    """Whether a number has its own place on the page, or is only for other numbers."""
+    return (
+        name in CURVES
+        or name in EVALUATIONS
+        or name in ("finished", "step_seconds", "waited_seconds", "cpu_seconds")
+        or name.startswith(("spectral/", "sampler/", "transfer_", "linear", "selection_percent"))
+    )
 
 
 def _selection_percent(series: dict[str, Series]) -> Series | None:
@@ -223,7 +195,8 @@ VERDICT = (
 
 def _load_claim(folder: Path, settings: dict[str, Any]) -> Claim:
     if (folder / "verdict.json").exists():
-        verdict, problems = _read_object(folder / "verdict.json")
+        verdict, problem = read_object(folder / "verdict.json")
+        problems = [problem] if problem else []
     else:
         verdict, problems = {"outcome": "not finished"}, []
     figure = folder / "figure.png"
@@ -238,30 +211,9 @@ def _load_claim(folder: Path, settings: dict[str, Any]) -> Claim:
     return Claim(folder=folder, verdict=text, figure=content, problems=tuple(problems))
 
 
-def _read_object(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """A JSON object, or an empty one and in words what is wrong with the file."""
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}, [f"{path.name} is missing"]
-    except OSError as error:
-        return {}, [f"{path.name} cannot be read: {error.strerror}"]
-    except (ValueError, RecursionError):
-        return {}, [f"{path.name} is not valid JSON"]
-    if not isinstance(content, dict):
-        return {}, [f"{path.name} is not a JSON object"]
-    return content, []
-
-
 def _stamp(path: Path) -> tuple[int, int] | None:
     try:
         status = path.stat()
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sorts seed-10 after seed-9."""
-    return [(int(part), "") if part.isdecimal() else (-1, part)
-            for part in re.split(r"(\d+)", name)]  # fmt: skip

@@ -22,10 +22,11 @@ def serve(
 ) -> None:
     """Serve the page until Ctrl-C; an open one renews itself when files of a run have changed.
 
+    Paths need not exist yet, and may vanish: the page shows what is there.
+
     port: 0 takes any free one. ready: called with the address once it answers.
     interval: seconds between two looks at the files.
     """
-    find_folders(paths)
     try:
         with server(paths, port=port, interval=interval) as running:
             ready(f"http://{HOST}:{running.server_port}/")
@@ -46,12 +47,21 @@ def server(paths: Sequence[Path], *, port: int, interval: float) -> ThreadingHTT
             port = self.server.server_port
             if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
                 self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"only for this machine\n")
-            elif self.path == "/":
-                self._answer(HTTPStatus.OK, "text/html; charset=utf-8", page.content())
-            elif self.path == "/version":
-                self._answer(HTTPStatus.OK, "text/plain", page.version().encode())
-            else:
+            elif self.path not in ("/", "/version"):
                 self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"only / is here\n")
+            else:
+                self._answer_page()
+
+        def _answer_page(self) -> None:
+            """The page or its version; files that change while being read are tried again later."""
+            try:
+                if self.path == "/":
+                    self._answer(HTTPStatus.OK, "text/html; charset=utf-8", page.content())
+                else:
+                    self._answer(HTTPStatus.OK, "text/plain", page.version().encode())
+            except (OSError, ValueError) as reason:
+                message = f"cannot read the runs just now: {reason}\n"
+                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", message.encode())
 
         def _answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
             try:
@@ -81,14 +91,16 @@ class _Page:
 
     def version(self) -> str:
         """A digest of names, times and sizes of all files of all runs."""
-        seen = [(str(folder), stamp(folder)) for folder in find_folders(self.paths)]
+        seen = [(str(folder), stamp(folder)) for folder in self._folders()]
         return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
 
     def content(self) -> bytes:
         with self._lock:
             version = self.version()
             if self._built is None or self._built[0] != version:
-                folders = find_folders(self.paths)
-                page = render(folders, version=version, interval=self.interval)
+                page = render(self._folders(), version=version, interval=self.interval)
                 self._built = version, page
             return self._built[1]
+
+    def _folders(self) -> list[Path]:
+        return find_folders([path for path in self.paths if path.exists()])

@@ -9,6 +9,10 @@ from torch import Tensor
 from eigenbatch.checks import check_entries, is_count, is_dict, is_flag, is_integer_tensor
 from eigenbatch.sampling.coverage import Coverage
 from eigenbatch.sampling.errors import StateError
+from eigenbatch.sampling.selection import Selection
+
+KEPT = 256
+"""Batches whose statistics are kept until they are asked for."""
 
 
 class EpochPass:
@@ -36,6 +40,7 @@ class EpochPass:
         self.ended = False  # True once StopIteration was raised
         self._journal = torch.full((batches, batch_size), -1, dtype=torch.int32)  # -1: not drawn
         self.selector_state = selector_state  # after the last choice
+        self._statistics: dict[int, Selection | dict[str, float]] = {}  # by number of the batch
 
     @property
     def finished(self) -> bool:
@@ -48,11 +53,23 @@ class EpochPass:
         row = self._journal[self.drawn]
         return row[row >= 0].long() if row[0] >= 0 else None
 
-    def hand_out(self, ids: Tensor) -> None:
-        """The next batch is `ids`."""
+    def hand_out(self, ids: Tensor, selection: Selection | None = None) -> None:
+        """The next batch is `ids`; how they were selected, unless that was before a resume."""
         self.coverage.take(ids.tolist())
         self._journal[self.drawn, : len(ids)] = ids
+        if selection is not None:
+            self._statistics[self.drawn] = selection
+            self._statistics.pop(self.drawn - KEPT, None)
         self.drawn += 1
+
+    def statistics(self, batch: int) -> dict[str, float]:
+        """Scalars of a batch; those of batches before it are dropped. Empty if there are none."""
+        for earlier in [number for number in self._statistics if number < batch]:
+            del self._statistics[earlier]
+        known = self._statistics.get(batch, {})
+        if isinstance(known, Selection):
+            known = self._statistics[batch] = known.scalars()
+        return dict(known)
 
     def keep_selector_state(self, state: dict[str, Any]) -> None:
         """Remember the selector as it is after the last choice."""
@@ -67,6 +84,11 @@ class EpochPass:
             "start": self.start,
             "journal": self._journal,
             "selector": self.selector_state,
+            "statistics": {
+                number: known.scalars() if isinstance(known, Selection) else known
+                for number, known in self._statistics.items()
+                if number >= consumed
+            },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -82,6 +104,7 @@ class EpochPass:
                     "are recorded: the state is damaged"
                 )
             self.hand_out(ids)
+        self._statistics = dict(state.get("statistics", {}))
         return self.selector_state
 
 
@@ -97,6 +120,18 @@ def check_state(state: dict[str, Any], journal_shape: tuple[int, int], size: int
     }
     check_entries(
         {name: state.get(name, ...) for name in valid}, "sampler", valid, error=StateError
+    )
+    if not _are_statistics(state.get("statistics", {})):  # states of version 0.1 have none
+        raise StateError("'statistics' in a sampler state are not numbers by batch: it is damaged")
+
+
+def _are_statistics(value: object) -> bool:
+    """Whether this is a dict of scalars, NaN included, for each of some batches."""
+    return isinstance(value, dict) and all(
+        is_count(number)
+        and isinstance(scalars, dict)
+        and all(isinstance(name, str) and isinstance(x, int | float) for name, x in scalars.items())
+        for number, scalars in value.items()
     )
 
 

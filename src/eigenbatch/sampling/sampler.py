@@ -127,6 +127,23 @@ class SpectralBatchSampler(BatchSampler):
             for ids in batches:
                 yield ids.tensor_split(replicas)[rank].tolist()
 
+    def statistics(self, batch: int) -> dict[str, float]:
+        """How a batch of this epoch was selected, for a logger.
+
+        Unlike `last`, it is about the batch that is asked for: a loader with workers draws ahead.
+        A resumed sampler still has the statistics of batches that were drawn but not consumed,
+        if its state was taken by `state_dict(consumed)`.
+
+        Args:
+            batch: number of the batch in the epoch, from 0. Earlier batches are forgotten, and so
+                are those drawn more than 256 batches ago.
+
+        Returns:
+            `Selection.scalars()` of the batch; empty if nothing is known about it.
+        """
+        whole(batch, "batch", least=0)
+        return self._pass.statistics(batch) if self._pass else {}
+
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         """The progress of this epoch, for `load_state_dict`.
 
@@ -226,7 +243,7 @@ class SpectralBatchSampler(BatchSampler):
             self.last, selector_state = choice
             ids = self.last.ids
             current.keep_selector_state(selector_state)
-        current.hand_out(ids)
+        current.hand_out(ids, self.last)
         return ids
 
     def _begin_pass(self) -> EpochPass:

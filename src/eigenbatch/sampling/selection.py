@@ -23,24 +23,23 @@ class Selection:
     ages: Tensor  # (n,) updates since each was embedded, -1 unknown
     due: int  # how many were taken because they were buffered longest
     seconds: float  # reading the cache and choosing
-    rows: Tensor  # (k, d) known candidates
-    chosen: Tensor  # (<= n,) which of `rows` are in the batch
-    baseline: Tensor  # as many of `rows` at random
+    rows: Tensor  # (<= n, d) cached embeddings of the batch, as far as they are known
+    baseline: Tensor  # those of as many candidates at random
 
     @property
     def participation_ratio(self) -> float:
         """R_eff of the batch as cached; NaN if nothing of it is known."""
-        return self._ratio(self.chosen)
+        return _ratio(self.rows)
 
     @property
     def baseline_participation_ratio(self) -> float:
         """R_eff of as many candidates at random: what the batch would be without selection."""
-        return self._ratio(self.baseline)
+        return _ratio(self.baseline)
 
     @property
     def unknown(self) -> int:
         """How many were taken without a cached embedding."""
-        return len(self.ids) - len(self.chosen)
+        return len(self.ids) - len(self.rows)
 
     @property
     def mean_age(self) -> float:
@@ -57,8 +56,9 @@ class Selection:
             "sampler/seconds": self.seconds,
         }
 
-    def _ratio(self, index: Tensor) -> float:
-        return participation_ratio(self.rows[index]) if len(index) else math.nan
+
+def _ratio(rows: Tensor) -> float:
+    return participation_ratio(rows) if len(rows) else math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -122,9 +122,8 @@ class Request:
             ids=self.ids[batch],
             ages=self.ages[batch],
             due=self.due,
-            rows=self.rows,
-            chosen=chosen,
-            baseline=self._shuffled(len(self.rows))[: len(chosen)],
+            rows=self.rows[chosen],
+            baseline=self.rows[self._shuffled(len(self.rows))[: len(chosen)]],
             seconds=self.seconds + time.perf_counter() - start,
         )
 

@@ -1,34 +1,9 @@
-"""Selectors: which samples of a pool should share a batch."""
+"""Selectors: which samples of a pool should share a batch.
 
-from eigenbatch.selectors.builder import BatchBuilder
-from eigenbatch.selectors.constraints import NoNearDuplicates, OnePerGroup
-from eigenbatch.selectors.difficulty import Blend, Clustered
-from eigenbatch.selectors.diversity import frobenius_diversity, rayleigh_scores
-from eigenbatch.selectors.greedy import Greedy
-from eigenbatch.selectors.pool import PoolBalanced, PoolMax, PoolMin
-from eigenbatch.selectors.random import Random
-from eigenbatch.selectors.schedule import EveryNth, Schedule
-from eigenbatch.selectors.selector import Selector, select
-from eigenbatch.selectors.signals import AfterBatches, IsotropyBelow, RankPlateau
+The public names are listed in `__init__.pyi` and imported on first use, so that names can be
+checked without loading torch.
+"""
 
-__all__ = [
-    "AfterBatches",
-    "BatchBuilder",
-    "Blend",
-    "Clustered",
-    "EveryNth",
-    "Greedy",
-    "IsotropyBelow",
-    "NoNearDuplicates",
-    "OnePerGroup",
-    "PoolBalanced",
-    "PoolMax",
-    "PoolMin",
-    "Random",
-    "RankPlateau",
-    "Schedule",
-    "Selector",
-    "frobenius_diversity",
-    "rayleigh_scores",
-    "select",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""The one training loop. It knows no method, no selector and no schedule of what to watch."""
+"""The one training loop. It knows no method, no selector and no data: it calls `method(batch)`."""
 
 import signal
 import threading
@@ -13,35 +13,27 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from eigenbatch.train.methods import Outcome
-
-
-class Views(Protocol):
-    """Two random views of a batch of images."""
-
-    def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Augment twice."""
-        ...
+from eigenbatch.train.methods.method import Outcome
 
 
 class Scheduler(Protocol):
-    """A learning-rate schedule, stepped once an update."""
+    """A learning-rate schedule, stepped once per update."""
 
     def step(self) -> None:
-        """Go on by one update."""
+        """Advance by one update."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands."""
+        """Return the scheduler state."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Stand there."""
+        """Restore it."""
         ...
 
 
 class Loader(Protocol):
-    """Yields (ids, (images, labels)); its batch sampler takes the epoch."""
+    """Yields (ids, batch) on the device; its batch sampler takes the epoch."""
 
     @property
     def batch_sampler(self) -> Any:
@@ -53,13 +45,13 @@ class Loader(Protocol):
         ...
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Batches per epoch."""
         ...
 
 
 @dataclass(slots=True)
 class Training:
-    """Where a run stands: what observers look at, and checkpoints save."""
+    """The state of a run: what observers look at, and checkpoints save."""
 
     fabric: Fabric
     method: nn.Module
@@ -80,8 +72,8 @@ class Step:
 
     ids: Tensor  # (b,) samples of this process
     outcome: Outcome
-    seconds: float  # views, forward, backward and update
-    waited: float  # for the loader: reading and selection
+    seconds: float  # forward, backward and update
+    waited: float  # for the loader: selection, reading and views
 
 
 class Observer:
@@ -100,8 +92,8 @@ class Observer:
         """Called once at the end, also after an interruption or an error."""
 
 
-def fit(training: Training, views: Views, observers: Sequence[Observer] = ()) -> None:
-    """Train until `training.epochs` epochs are done, from wherever `training` stands.
+def fit(training: Training, observers: Sequence[Observer] = ()) -> None:
+    """Train until `training.epochs` epochs are done, from the state that `training` is in.
 
     Ctrl-C is answered after the step or evaluation that it falls into, a second one at once.
     """
@@ -109,7 +101,7 @@ def fit(training: Training, views: Views, observers: Sequence[Observer] = ()) ->
         for observer in observers:
             observer.on_start(training)
         try:
-            _epochs(training, views, observers)
+            _epochs(training, observers)
         except BaseException:
             training.failed = True
             raise
@@ -118,11 +110,11 @@ def fit(training: Training, views: Views, observers: Sequence[Observer] = ()) ->
                 observer.on_end(training)
 
 
-def _epochs(training: Training, views: Views, observers: Sequence[Observer]) -> None:
+def _epochs(training: Training, observers: Sequence[Observer]) -> None:
     while training.epoch < training.epochs and not _stopped(training):
         training.loader.batch_sampler.set_epoch(training.epoch)
         training.method.train()
-        for ids, outcome, seconds, waited in _updates(training, views):
+        for ids, outcome, seconds, waited in _updates(training):
             training.batch += 1
             training.step += 1
             step = Step(ids, outcome, seconds, waited)
@@ -136,7 +128,7 @@ def _epochs(training: Training, views: Views, observers: Sequence[Observer]) -> 
 
 
 def _stopped(training: Training) -> bool:
-    """Whether some process is to stop: all do so at the same step, or the others would wait."""
+    """Whether any process asked to stop; all stop at the same step, or the others would hang."""
     if training.fabric.world_size > 1:
         wanted = torch.tensor(int(training.stop), device=training.fabric.device)
         dist.all_reduce(wanted, dist.ReduceOp.MAX)
@@ -145,7 +137,7 @@ def _stopped(training: Training) -> bool:
 
 
 class _Interruption:
-    """Turns Ctrl-C into `training.stop`, and into KeyboardInterrupt once all is in order."""
+    """Turns Ctrl-C into `training.stop`, and raises KeyboardInterrupt once the run is saved."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
@@ -167,20 +159,18 @@ class _Interruption:
             raise KeyboardInterrupt
 
 
-def _updates(training: Training, views: Views) -> Iterable[tuple[Tensor, Outcome, float, float]]:
+def _updates(training: Training) -> Iterable[tuple[Tensor, Outcome, float, float]]:
     """One epoch of updates."""
     ready = time.perf_counter()
-    for ids, (images, labels) in training.loader:
+    for ids, batch in training.loader:
         arrived = time.perf_counter()
-        images, labels = (x.to(training.fabric.device) for x in (images, labels))
-        first, second = views(images)
         training.optimizer.zero_grad(set_to_none=True)
-        outcome: Outcome = training.method(first, second, labels)
+        outcome: Outcome = training.method(batch)
         training.fabric.backward(outcome.loss)
         training.optimizer.step()
         if training.scheduler is not None:
             training.scheduler.step()
         done = time.perf_counter()
         detached = outcome._replace(loss=outcome.loss.detach())
-        yield torch.as_tensor(ids), detached, done - arrived, arrived - ready
+        yield ids, detached, done - arrived, arrived - ready
         ready = time.perf_counter()

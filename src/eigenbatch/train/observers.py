@@ -1,14 +1,13 @@
-"""What can watch a run: the cache, a metrics file, evaluation, a progress bar."""
+"""What can observe a run: the cache, the record, the monitor, evaluation."""
 
-import json
-import math
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.runs.recorder import Recorder
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
 from eigenbatch.train.loop import Observer, Step, Training
@@ -28,87 +27,58 @@ class RefreshCache(Observer):
         self.seconds += time.perf_counter() - started
 
 
-class Metrics(Observer):
-    """Appends one JSON line for every `every`-th step, and one for whatever is recorded.
+class RecordSteps(Observer):
+    """Writes loss, times and selection of every `every`-th step."""
 
-    also: called with every line that is written, e.g. to log it elsewhere.
+    def __init__(
+        self, recorder: Recorder, sampler: SpectralBatchSampler, *, every: int = 1
+    ) -> None:
+        self.recorder, self.sampler, self.every = recorder, sampler, every
+
+    def on_step(self, training: Training, step: Step) -> None:
+        """Write one line."""
+        if training.step % self.every == 0:
+            self.recorder.log(
+                training.step,
+                self.sampler.statistics(training.batch - 1),
+                epoch=training.epoch,
+                loss=float(step.outcome.loss),
+                step_seconds=step.seconds,
+                waited_seconds=step.waited,
+            )
+
+
+class RecordReadings(Observer):
+    """Takes a reading every so many steps; with a recorder, writes it."""
+
+    def __init__(self, monitor: SpectralMonitor, recorder: Recorder | None) -> None:
+        self.monitor, self.recorder = monitor, recorder
+
+    def on_step(self, training: Training, step: Step) -> None:
+        """Read when it is due."""
+        reading = self.monitor(contrast=step.outcome.contrast)
+        if self.recorder is not None:
+            self.recorder.reading(reading)
+
+
+class Evaluate(Observer):
+    """Evaluates before the first step, every `every` epochs and at the end; time is not counted.
+
+    Args:
+        measure: called with True for the final evaluation, which closes the record.
+        recorder: where values go; None in processes that do not write.
+        every: epochs between evaluations.
+
     """
 
     def __init__(
         self,
-        path: Path,
-        sampler: SpectralBatchSampler,
+        measure: Callable[[bool], dict[str, float]],
+        recorder: Recorder | None,
         *,
         every: int = 1,
-        also: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        self.path, self.sampler, self.every, self.also = path, sampler, every, also
-        self._wall = self._cpu = 0.0  # when the run would have begun without an interruption
-
-    def on_start(self, training: Training) -> None:
-        """Begin the clocks where the run before an interruption left them."""
-        before = last_line(self.path)
-        self._wall = time.perf_counter() - before.get("seconds", 0.0)
-        self._cpu = time.process_time() - before.get("cpu_seconds", 0.0)
-
-    def clocks(self) -> dict[str, float]:
-        """Wall-clock and processor time so far, all overheads included, across resumes."""
-        return {
-            "seconds": time.perf_counter() - self._wall,
-            "cpu_seconds": time.process_time() - self._cpu,
-        }
-
-    def on_step(self, training: Training, step: Step) -> None:
-        """Write loss and selection."""
-        if training.step % self.every:
-            return
-        chosen = self.sampler.last
-        self.record(
-            training,
-            loss=float(step.outcome.loss),
-            step_seconds=step.seconds,
-            waited_seconds=step.waited,
-            **(chosen.scalars() if chosen is not None else {}),
-        )
-
-    def record(self, training: Training, **values: Any) -> None:
-        """Append one line, without what is not finite (a loss becomes null); rank 0 only."""
-        if training.fabric.global_rank:
-            return
-        facts = {
-            name: value
-            for name, value in values.items()
-            if not isinstance(value, float) or math.isfinite(value)
-        }
-        if "loss" in values:
-            facts.setdefault("loss", None)
-        line = {"step": training.step, "epoch": training.epoch} | self.clocks() | facts
-        with self.path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        if self.also is not None:
-            self.also(line)
-
-
-def last_line(path: Path) -> dict[str, Any]:
-    """The last complete line of a metrics file; empty if there is none."""
-    if not path.is_file():
-        return {}
-    for line in reversed(path.read_text().splitlines()):
-        try:
-            content: dict[str, Any] = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        return content
-    return {}
-
-
-class Evaluate(Observer):
-    """Calls `measure` before the first step, every `every` epochs and at the last."""
-
-    def __init__(
-        self, measure: Callable[[], dict[str, float]], metrics: Metrics, *, every: int = 1
-    ) -> None:
-        self.measure, self.metrics, self.every = measure, metrics, every
+        self.measure, self.recorder, self.every = measure, recorder, every
 
     def on_start(self, training: Training) -> None:
         """Evaluate the untrained encoder: what training is to be compared with."""
@@ -121,8 +91,33 @@ class Evaluate(Observer):
             self._record(training)
 
     def _record(self, training: Training) -> None:
-        """Record what `measure` returns; the random state of training is left as it was."""
-        state = torch.get_rng_state()
-        values = self.measure()
-        torch.set_rng_state(state)
-        self.metrics.record(training, **values)
+        """Log what `measure` returns; the random state of training is left as it was."""
+        with _paused(self.recorder):
+            state = torch.get_rng_state()
+            values = self.measure(False)
+            torch.set_rng_state(state)
+        if self.recorder is not None:
+            self.recorder.log(training.step, values, epoch=training.epoch)
+
+
+class Finish(Observer):
+    """Writes the final probes as the last line of a run that reached its last epoch."""
+
+    def __init__(
+        self, measure: Callable[[bool], dict[str, float]], recorder: Recorder | None
+    ) -> None:
+        self.measure, self.recorder = measure, recorder
+
+    def on_end(self, training: Training) -> None:
+        """Close the record unless the run was cut short."""
+        if training.failed or training.epoch < training.epochs:
+            return
+        with _paused(self.recorder):
+            values = self.measure(True)
+        if self.recorder is not None:
+            self.recorder.finish(**values)
+
+
+def _paused(recorder: Recorder | None) -> AbstractContextManager[None]:
+    """Stop the record's clock. Every process evaluates: none waits for a long time."""
+    return nullcontext() if recorder is None else recorder.paused()

@@ -1,73 +1,29 @@
-"""The SimCLR recipe on whole batches, on the device of the images."""
+"""Settings of the two random views of an image; `augment.py` draws them."""
 
-import torch
-from kornia import augmentation as kornia
-from torch import Tensor, nn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from eigenbatch.errors import ParameterError
+from eigenbatch.train.settings import Config, Range
+
+if TYPE_CHECKING:
+    from eigenbatch.train.augment import Views
 
 
-class Views(nn.Module):
-    """Two independent random views of each image: crop, flip, jitter, greyscale, blur.
+@dataclass(frozen=True, kw_only=True)
+class ViewsConfig(Config):
+    """SimCLR's augmentations.
 
-    size: side of the square views, in pixels.
-    strength: scales colour jitter and blur (the paper's ablation: 0.5, 1, 1.5); the rest stays.
-    colour: False for single-channel images, which are only cropped, jittered in brightness and
-        contrast, and blurred (a mirrored digit is not a digit).
-    mean, std: of the pixels, subtracted and divided out last.
+    Args:
+        size: side of the square views in pixels; None: that of the images.
+        strength: scales colour jitter and blur (the paper's ablation: 0.5, 1, 1.5).
+
     """
 
-    def __init__(
-        self,
-        size: int,
-        *,
-        strength: float = 1.0,
-        colour: bool = True,
-        mean: tuple[float, ...] = (0.5,),
-        std: tuple[float, ...] = (0.25,),
-    ) -> None:
-        super().__init__()
-        if not strength >= 0:
-            raise ParameterError(f"strength must not be negative, got {strength}")
-        blur = max(3, size // 10 // 2 * 2 + 1)  # odd, a tenth of the picture
-        jitter = 0.8 * strength / 2
-        hue = min(0.5, 0.2 * strength / 2)
-        low = 0.2 if colour else 0.6
-        steps: list[nn.Module] = [kornia.RandomResizedCrop((size, size), scale=(low, 1.0))]
-        if colour:
-            steps += [
-                kornia.RandomHorizontalFlip(),
-                kornia.ColorJitter(jitter, jitter, jitter, hue, p=0.8),
-                kornia.RandomGrayscale(p=0.2),
-            ]
-        else:
-            steps.append(kornia.ColorJitter(jitter, jitter, p=0.8))
-        if strength > 0:
-            steps.append(
-                kornia.RandomGaussianBlur((blur, blur), (0.1, 0.1 + 1.9 * strength), p=0.5)
-            )
-        steps.append(kornia.Normalize(torch.tensor(mean), torch.tensor(std)))
-        self.channels = 3 if colour else 1
-        self.augment = nn.Sequential(*steps)
-        self.plain = nn.Sequential(
-            kornia.Resize((size, size)), kornia.Normalize(torch.tensor(mean), torch.tensor(std))
-        )
+    size: Annotated[int, Range(2, 4096)] | None = None
+    strength: Annotated[float, Range(0, 100)] = 1.0
 
-    @torch.no_grad()
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """uint8 (b, c, h, w) -> two float views (b, c, size, size)."""
-        pixels = images.float() / 255
-        first, second = self.augment(pixels.repeat(2, 1, 1, 1)).chunk(2)  # one call is cheaper
-        return first, second
+    def build(self, image_size: int, channels: int) -> "Views":
+        """The module that draws two views of a batch of images."""
+        from eigenbatch.train.augment import Views
 
-    @torch.no_grad()
-    def undistorted(self, images: Tensor) -> Tensor:
-        """uint8 (b, c, h, w) -> (b, c, size, size) without augmentation, for evaluation.
-
-        Grey pictures are repeated and coloured ones averaged where the encoder takes the others.
-        """
-        pixels = images.float() / 255
-        if pixels.shape[1] != self.channels:
-            pixels = pixels.mean(1, keepdim=True).expand(-1, self.channels, -1, -1)
-        plain: Tensor = self.plain(pixels)
-        return plain
+        return Views(self.size or image_size, strength=self.strength, colour=channels == 3)

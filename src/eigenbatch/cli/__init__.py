@@ -1,0 +1,6 @@
+"""The `eigenbatch` command: parse and call. Heavy imports wait until a command needs them."""
+
+from eigenbatch.cli import looking, paper, training
+from eigenbatch.cli.command import app
+
+__all__ = ["app", "looking", "paper", "training"]

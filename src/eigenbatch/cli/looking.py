@@ -1,0 +1,130 @@
+"""`eigenbatch diagnose`, `eigenbatch report` and `eigenbatch demo`."""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eigenbatch.cli.command import app, errors
+from eigenbatch.cli.training import compare
+from eigenbatch.errors import ParameterError
+from eigenbatch.terminal import Terminal, show_report
+
+if TYPE_CHECKING:
+    from eigenbatch.diagnose import Report
+
+
+@app.command(epilog="Example: eigenbatch diagnose view1.npy --pairs view2.npy --tau 0.2")
+def diagnose(
+    context: typer.Context,
+    embeddings: Annotated[Path, typer.Argument(help=".npy, .npz, .safetensors or .pt; (rows, d)")],
+    pairs: Annotated[
+        Path | None, typer.Option(help="Positives: row i belongs to row i of EMBEDDINGS.")
+    ] = None,
+    tau: Annotated[float, typer.Option(help="Softmax temperature.")] = 0.1,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Also write the tables as a web page.")
+    ] = None,
+) -> None:
+    """What embeddings on disk say about their gradient, and what to do about it.
+
+    Exit code 0: healthy; 1: a warning; 2: unusable input.
+    """
+    with errors(context.obj):
+        if html is not None:
+            _check_page(html)
+        report = _described(embeddings, pairs, tau)
+        _show(report, html, context.obj)
+    context.obj.result(asdict(report) | {"healthy": report.healthy})
+    if not report.healthy:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: eigenbatch report runs/compare --out report.html")
+def report(
+    context: typer.Context,
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders of them.")],
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve on 127.0.0.1 and renew while training runs.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(help="Port for --watch; 0 takes a free one.", min=0, max=65535)
+    ] = 0,
+) -> None:
+    """Turn runs into one page that opens offline, or follow them while they train."""
+    terminal: Terminal = context.obj
+    with errors(terminal):
+        if not runs or any(str(path) in ("", ".") for path in runs):
+            raise ParameterError("name run directories or folders of them, e.g. runs/compare")
+        if watch:
+            from eigenbatch.report.serve import serve
+
+            serve(runs, port=port, ready=lambda url: print(f"{url}  (Ctrl-C ends)", flush=True))
+            return
+        from eigenbatch.report.build import build
+
+        build(runs, out)
+    terminal.say(f"page: {out}")
+    terminal.result({"page": str(out)})
+
+
+@app.command(epilog="Example: eigenbatch demo --out runs/demo")
+def demo(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Folder for embeddings, pages and runs.")] = Path(
+        "runs/demo"
+    ),
+) -> None:
+    """Diagnose embeddings of scikit-learn's digits, then compare three selectors on them."""
+    terminal: Terminal = context.obj
+    with errors(terminal):
+        import numpy as np
+
+        from eigenbatch.demo import digit_views
+
+        out.mkdir(parents=True, exist_ok=True)
+        first, second = out / "view1.npy", out / "view2.npy"
+        for path, view in zip((first, second), digit_views(), strict=True):
+            np.save(path, view.numpy())
+        page = out / "diagnosis.html"
+        terminal.say(f"$ eigenbatch diagnose {first} --pairs {second} --tau 0.1 --html {page}\n")
+        _show(_described(first, second, 0.1), page, terminal)
+    runs, chosen, short = out / "compare", "random,p3,greedy-64", "budget.epochs=6"
+    terminal.say(
+        f"\n$ eigenbatch compare --selectors {chosen} --seeds 2 --set {short} --out {runs}\n"
+    )
+    compare(context, chosen, 2, None, None, None, [short], None, runs)
+    page = out / "report.html"
+    terminal.say(f"\n$ eigenbatch report {runs} --out {page}\n")
+    report(context, [runs], page)
+
+
+def _check_page(html: Path) -> None:
+    """Raise if the page cannot be written, before anything is computed."""
+    if html.is_dir() or str(html) in ("", "."):
+        raise ParameterError(f"--html {html} is a folder: name a file, e.g. diagnosis.html")
+    html.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(html.parent, os.W_OK) or (html.exists() and not os.access(html, os.W_OK)):
+        raise ParameterError(f"--html {html} cannot be written: choose another place")
+
+
+def _described(embeddings: Path, pairs: Path | None, tau: float) -> "Report":
+    from eigenbatch.core.precision import positive_scalar
+    from eigenbatch.diagnose import describe_cloud, describe_pairs
+    from eigenbatch.files import load_embeddings
+
+    positive_scalar(tau, "tau")
+    z = load_embeddings(embeddings)
+    return describe_cloud(z) if pairs is None else describe_pairs(z, load_embeddings(pairs), tau)
+
+
+def _show(report: "Report", html: Path | None, terminal: Terminal) -> None:
+    console = terminal.console(record=html is not None)
+    show_report(report, console)
+    if html is not None:
+        html.parent.mkdir(parents=True, exist_ok=True)
+        console.save_html(str(html))
+        terminal.say(f"page: {html}")

@@ -1,0 +1,94 @@
+"""`eigenbatch reproduce`: the thin entry to the paper's claims."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from eigenbatch.cli.command import DataDir, app, errors, resumable
+from eigenbatch.errors import ParameterError
+from eigenbatch.terminal import Terminal, chunk_progress, show_claims, show_verdict
+
+
+class ScaleName(StrEnum):
+    """How large a claim is run."""
+
+    smoke = "smoke"
+    small = "small"
+    paper = "paper"
+
+
+@app.command(
+    epilog="Example: eigenbatch reproduce temperature-law isotropy-floor --scale small --out runs/r"
+)
+def reproduce(
+    context: typer.Context,
+    claims: Annotated[
+        list[str] | None, typer.Argument(help="Names of claims; `all` for every one.")
+    ] = None,
+    list_claims: Annotated[bool, typer.Option("--list", help="List the claims and stop.")] = False,
+    scale: Annotated[ScaleName, typer.Option(help="Seconds, minutes, or as printed.")] = (
+        ScaleName.small
+    ),
+    data_dir: DataDir = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Processes of one thread each; all cores by default.", min=1)
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs; finished parts are kept.")] = Path(
+        "runs/reproduce"
+    ),
+    table: Annotated[
+        Path | None, typer.Option(help="Write all verdicts in --out as a Markdown page.")
+    ] = None,
+) -> None:
+    """Check the paper's claims: run, judge by a criterion fixed beforehand, draw.
+
+    Interrupted, run the same command to resume. CIFAR-10 for training claims is looked
+    for in --data-dir.
+    """
+    terminal: Terminal = context.obj
+    with errors(terminal):
+        from eigenbatch_paper.registry import NAMES as CLAIMS
+        from eigenbatch_paper.registry import claim
+
+        wanted = CLAIMS if list_claims or "all" in (claims or ()) else claims or ()
+        found = [claim(name) for name in wanted]
+        if list_claims:
+            show_claims(found, terminal.console())
+            terminal.result([_listed(one) for one in found])
+            return
+        if not found and table is None:
+            raise ParameterError("name a claim, or `all`; --list shows them")
+        records = _reproduced(found, scale.value, out, data_dir, jobs, terminal)
+        if table is not None:
+            from eigenbatch_paper.claim_table import write_table
+
+            write_table(out, table, table.parent / "images" / "claims")
+            terminal.say(f"page: {table}")
+    terminal.result(records)
+
+
+def _reproduced(
+    claims: list[Any],
+    scale: Any,
+    out: Path,
+    data_dir: Path | None,
+    jobs: int | None,
+    terminal: Terminal,
+) -> list[dict[str, Any]]:
+    from eigenbatch_paper.reproduce import reproduce as run
+
+    console, records = terminal.console(), []
+    with resumable(terminal), chunk_progress(console) as advance:
+        for record in run(claims, scale, out, data_dir=data_dir, jobs=jobs, advance=advance):
+            show_verdict(record, console)
+            records.append(record)
+    if claims:
+        terminal.say(f"runs: {out / scale}")
+    return records
+
+
+def _listed(claim: Any) -> dict[str, Any]:
+    names = ("name", "section", "statement", "printed", "criterion", "size", "minutes")
+    return {name: getattr(claim, name) for name in names}

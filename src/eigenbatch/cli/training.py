@@ -1,0 +1,132 @@
+"""`eigenbatch train` and `eigenbatch compare`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from eigenbatch.cli.command import (
+    Data,
+    DataDir,
+    Settings,
+    app,
+    check_out,
+    errors,
+    interruptible,
+    resumable,
+)
+from eigenbatch.selectors.names import NAMES
+from eigenbatch.terminal import Terminal, live_runs, show_comparison
+
+SELECTORS = "How batches are chosen: " + ", ".join(one.form for one in NAMES.values()) + "."
+
+
+@app.command(epilog="Example: eigenbatch train --data cifar10 --data-dir data --selector greedy-64")
+def train(
+    context: typer.Context,
+    data: Data = None,
+    method: Annotated[str | None, typer.Option(help="simclr, moco, supcon or clip.")] = None,
+    selector: Annotated[str | None, typer.Option(help=SELECTORS)] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Settings to start from; by default those that fit --data.")
+    ] = None,
+    data_dir: DataDir = None,
+    setting: Settings = None,
+    devices: Annotated[int, typer.Option(help="Processes (DDP), or GPUs.", min=1, max=1024)] = 1,
+    out: Annotated[Path, typer.Option(help="Run directory.")] = Path("runs/train"),
+    resume: Annotated[
+        bool, typer.Option(help="Continue the run in --out; its settings are known.")
+    ] = False,
+    list_recipes: Annotated[bool, typer.Option(help="List the recipes and stop.")] = False,
+) -> None:
+    """Train a contrastive model with batches chosen by a selector; Ctrl-C saves."""
+    terminal: Terminal = context.obj
+    if list_recipes:
+        _list_recipes(terminal)
+        return
+    with errors(terminal), interruptible(terminal, out):
+        check_out(out)
+        chosen = [f"batches.selector={selector}"] if selector else []
+        chosen += [f"method={method}"] if method else []
+        from eigenbatch.train.launch import fresh, resumed
+
+        run = (
+            resumed(out, recipe, data, data_dir, [*chosen, *(setting or [])])
+            if resume
+            else fresh(out, recipe, data, data_dir, [*chosen, *(setting or [])])
+        )
+        from eigenbatch.runs import read_run
+        from eigenbatch.train.progress import progress_bar
+        from eigenbatch.train.trainer import train as start
+
+        watch = progress_bar(terminal.console(), f"{out.parent.name}/{out.name}")
+        start(run, out, resume=resume, watch=watch, devices=devices)
+        record = read_run(out)
+    last = {name: series.value[-1] for name, series in record.series.items() if _is_result(name)}
+    last |= {"step": record.metrics.end[0], "seconds": record.metrics.end[2]}
+    for name, value in last.items():
+        terminal.say(f"{name:>16}  {value:.4g}")
+    terminal.say(f"run: {out}")
+    terminal.result({name: float(value) for name, value in last.items()} | {"run": str(out)})
+
+
+@app.command(epilog="Example: eigenbatch compare --selectors random,p3,greedy-64 --seeds 3")
+def compare(
+    context: typer.Context,
+    selectors: Annotated[
+        str, typer.Option(help="Comma-separated; the first is the baseline.")
+    ] = "random,p3,greedy-64",
+    seeds: Annotated[int, typer.Option(help="Runs of each selector, paired by seed.")] = 3,
+    data: Data = None,
+    recipe: Annotated[str | None, typer.Option(help="Settings to start from.")] = None,
+    data_dir: DataDir = None,
+    setting: Settings = None,
+    target: Annotated[float | None, typer.Option(help="Accuracy that time is measured to.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs; finished ones are kept.")] = Path(
+        "runs/compare"
+    ),
+) -> None:
+    """Train several selectors with the same seeds and budget, and test the difference.
+
+    Interrupted, run the same command to resume.
+    """
+    terminal: Terminal = context.obj
+    console = terminal.console()
+    names = [name.strip() for name in selectors.split(",")]
+    with errors(terminal):
+        from eigenbatch.runs.comparison import check_comparison
+        from eigenbatch.selectors.names import check_selector
+
+        check_out(out)
+        check_comparison(names, seeds, target)
+        for name in names:
+            check_selector(name)
+        from eigenbatch.train.launch import configured
+
+        run = configured(recipe, data, data_dir, setting or [])
+        from eigenbatch.train.comparing import compare_selectors
+
+        with resumable(terminal), live_runs(console, names, seeds) as progress:
+            result = compare_selectors(
+                run, names, seeds, out, target=target, progress=progress, console=console
+            )
+    show_comparison(result, console)
+    terminal.say(f"runs: {out}")
+    terminal.result(asdict(result))
+
+
+def _is_result(name: str) -> bool:
+    """Whether a number is shown at the end of a run."""
+    return "/" not in name and name not in ("finished", "step_seconds", "waited_seconds")
+
+
+def _list_recipes(terminal: Terminal) -> None:
+    from eigenbatch.train.recipes import RECIPES, summary
+
+    table = Table("recipe", "setting")
+    for name in RECIPES:
+        table.add_row(name, summary(name))
+    terminal.console().print(table)
+    terminal.result({name: summary(name) for name in RECIPES})

@@ -1,0 +1,223 @@
+"""Selectors against each other: same seeds, same budget, paired; resumable run by run."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from eigenbatch.errors import ArgumentTypeError, ParameterError, RunError
+from eigenbatch.runs.directory import RunDirectory
+from eigenbatch.runs.paired import PairedDifference, paired_difference
+from eigenbatch.runs.reader import RunRecord, read_run
+from eigenbatch.runs.recorder import Recorder
+from eigenbatch.runs.summary import Summary, default_target, summarise
+
+Train = Callable[[Any, int, Recorder], None]
+Progress = Callable[[str, int, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One selector over all seeds, compared with the baseline (the first selector)."""
+
+    selector: str
+    summaries: tuple[Summary, ...]  # by seed
+    accuracy_gain: PairedDifference
+    time_saved: PairedDifference  # relative: 0.15 is 15 % faster to the target
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All selectors, and the accuracy their times are measured to."""
+
+    target: float
+    entries: tuple[Entry, ...]
+
+    def __str__(self) -> str:
+        baseline = fmean(one.final_accuracy for one in self.entries[0].summaries)
+        lines = [f"{self.entries[0].selector}: {baseline:.4f} (baseline)"]
+        for entry in self.entries[1:]:
+            gain = entry.accuracy_gain
+            doubt = (
+                f"95 % interval {gain.low:+.4f} to {gain.high:+.4f}"
+                if gain.enough
+                else f"{gain.pairs} seeds: too few for an interval"
+            )
+            lines.append(f"{entry.selector}: {gain.mean:+.4f} ({doubt})")
+        return "\n".join(lines)
+
+
+def compare(
+    train: Train,
+    selectors: Mapping[str, Any] | Sequence[str],
+    seeds: int | Sequence[int],
+    path: str | Path,
+    *,
+    target: float | None = None,
+    progress: Progress = lambda selector, seed, accuracy: None,
+) -> Comparison:
+    """Train your own model with every selector and seed, then compare in pairs.
+
+    Runs are kept under `path`/SELECTOR/seed-K. Finished ones are not run again; an unfinished one
+    starts anew. Seeds are the outer loop, so that an interrupted comparison has whole pairs.
+
+    Args:
+        train: `train(selector, seed, recorder)`, your own function. It must log an accuracy:
+            `recorder.log(step, knn=...)`, or `mrr`, or `accuracy`.
+        selectors: selectors by name; names alone are passed to `train` as they are. The first is
+            the baseline.
+        seeds: how many seeds (0, 1, ...), or the seeds themselves.
+        path: the folder of the runs.
+        target: accuracy that times are measured to; by default where the baseline has 90 % of what
+            it gains over its untrained encoder.
+        progress: called with None when a run begins and with its accuracy when it is done.
+
+    Returns:
+        Summaries of all runs, paired differences to the baseline, intervals and p-values.
+
+    Example:
+        >>> from eigenbatch import compare
+        >>> def train(selector, seed, run):
+        ...     for step in range(1, 4):
+        ...         run.log(step, epoch=step, loss=1 / step, knn=0.1 * step + 0.01 * seed)
+        >>> result = compare(train, ["random", "greedy-64"], seeds=3, path=tmp_path / "runs")
+        >>> result.entries[1].accuracy_gain.mean
+        0.0
+
+    """
+    if not callable(train):
+        raise ArgumentTypeError(f"train must be a function, got {type(train).__name__}")
+    named = _named(selectors)
+    numbers = _seeds(seeds)
+    check_comparison(list(named), len(numbers), target)
+    for seed in numbers:
+        for name, selector in named.items():
+            folder = run_folder(path, name, seed)
+            if not read_if_finished(folder):
+                progress(name, seed, None)
+                set_aside(folder)
+                with Recorder(folder, config={"selector": name, "seed": seed}) as recorder:
+                    train(selector, seed, recorder)
+            done = read_run(folder)
+            if done.accuracy is None:
+                raise RunError(
+                    f"{folder} has no accuracy: call recorder.log(step, knn=...) in `train`"
+                )
+            progress(name, seed, float(done.accuracy.value[-1]))
+    return load_comparison(list(named), numbers, path, target=target)
+
+
+def check_comparison(selectors: Sequence[str], seeds: int, target: float | None) -> None:
+    """Raise unless a comparison can be made of this."""
+    if seeds < 1:
+        raise ParameterError(f"seeds must be at least 1, got {seeds}")
+    if len(set(selectors)) != len(selectors) or len(selectors) < 2:
+        raise ParameterError(
+            f"give at least two different selectors, the first is the baseline: {selectors}"
+        )
+    if target is not None and not 0 < target < 1:
+        raise ParameterError(f"target must be an accuracy between 0 and 1, got {target}")
+
+
+def load_comparison(
+    selectors: Sequence[str],
+    seeds: Sequence[int],
+    path: str | Path,
+    *,
+    target: float | None = None,
+) -> Comparison:
+    """The comparison of runs that are already on disk."""
+    runs = {
+        selector: [_whole(run_folder(path, selector, seed)) for seed in seeds]
+        for selector in selectors
+    }
+    baseline = selectors[0]
+    if target is None:
+        untargeted = [summarise(run) for run in runs[baseline]]
+        target = default_target(
+            [one.first_accuracy for one in untargeted], [one.final_accuracy for one in untargeted]
+        )
+    summaries = {
+        selector: tuple(summarise(run, target=target) for run in found)
+        for selector, found in runs.items()
+    }
+    reference = summaries[baseline]
+    return Comparison(
+        target,
+        tuple(
+            Entry(
+                selector,
+                found,
+                paired_difference(
+                    [one.final_accuracy for one in found],
+                    [one.final_accuracy for one in reference],
+                ),
+                paired_difference(
+                    [time_saved(a, b) for a, b in zip(found, reference, strict=True)],
+                    [0.0] * len(seeds),
+                ),
+            )
+            for selector, found in summaries.items()
+        ),
+    )
+
+
+def time_saved(run: Summary, baseline: Summary) -> float:
+    """Share of the baseline's time to the target that a run saves; NaN if either missed it."""
+    ratio = run.seconds_to_target / baseline.seconds_to_target
+    return 1 - ratio if math.isfinite(ratio) else math.nan
+
+
+def run_folder(path: str | Path, selector: str, seed: int) -> Path:
+    """Where a comparison keeps one run."""
+    return Path(path) / selector / f"seed-{seed}"
+
+
+def read_if_finished(folder: Path) -> RunRecord | None:
+    """The run, if it is finished and whole; raises if it finished but lost lines since."""
+    if not folder.is_dir():
+        return None
+    run = read_run(folder)
+    lost = [problem for problem in run.problems if "lost or changed" in problem]
+    if lost:
+        raise RunError(f"{folder}: {lost[0]}")
+    return run if run.finished else None
+
+
+def set_aside(folder: Path) -> None:
+    """Rename the files of an interrupted run to NAME.interrupted, so that it can start anew."""
+    directory = RunDirectory(folder)
+    for file in (directory.metrics, directory.manifest):
+        if file.exists():
+            file.replace(file.with_name(file.name + ".interrupted"))
+
+
+def _whole(folder: Path) -> RunRecord:
+    run = read_if_finished(folder)
+    if run is None:
+        raise RunError(f"{folder} is not finished: run the comparison again to complete it")
+    return run
+
+
+def _seeds(seeds: object) -> list[int]:
+    """The seeds, from their number or as they are."""
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        return list(range(seeds))
+    if isinstance(seeds, Sequence) and all(type(one) is int for one in seeds):
+        return list(seeds)
+    raise ArgumentTypeError(f"seeds must be a whole number or a list of them, got {seeds!r}")
+
+
+def _named(selectors: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    if isinstance(selectors, Mapping):
+        return dict(selectors)
+    texts = isinstance(selectors, Sequence) and not isinstance(selectors, str)
+    if not texts or not all(isinstance(name, str) for name in selectors):
+        raise ParameterError(
+            f"selectors must be a list of names or a dict of selectors by name, got {selectors!r}"
+        )
+    if len(set(selectors)) != len(selectors):
+        raise ParameterError(f"selectors must be different, got {list(selectors)}")
+    return {name: name for name in selectors}

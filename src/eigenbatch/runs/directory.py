@@ -1,0 +1,153 @@
+"""A run on disk: manifest.json says what it is, metrics.jsonl grows line by line.
+
+    runs/mine/manifest.json      settings, commit, versions, device; written once
+    runs/mine/metrics.jsonl      one JSON object per line, append-only
+    runs/mine/checkpoint.pt      written by our trainer only
+
+The manifest is optional: metrics.jsonl alone is a run whose settings are unknown.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from eigenbatch.errors import RunError
+from eigenbatch.runs.provenance import provenance
+
+FORMAT = 2
+"""Of the manifest. Format 1 had flat settings."""
+
+_held: set[Path] = set()  # locks of this process; POSIX locks do not exclude their own process
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Where one run keeps its files."""
+
+    path: Path
+
+    @property
+    def manifest(self) -> Path:
+        """Settings, commit, versions and device, written once."""
+        return self.path / "manifest.json"
+
+    @property
+    def metrics(self) -> Path:
+        """Append-only, one JSON object per line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The newest checkpoint."""
+        return self.path / "checkpoint.pt"
+
+    def check_free(self) -> None:
+        """Raise if the directory already holds a run, or cannot hold one."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is a file: choose another folder for the run")
+        if self.manifest.exists():
+            raise RunError(f"{self.path} already holds a run: resume it, or choose another folder")
+        if self.metrics.exists():
+            raise RunError(f"{self.metrics} exists already: move it, or choose another folder")
+
+    def create(self, config: object, **facts: Any) -> None:
+        """Write the manifest; refuses to touch a directory that already holds a run.
+
+        Args:
+            config: settings as a dataclass or mapping; anything JSON cannot hold becomes text.
+            **facts: further entries, e.g. `device="cpu"`.
+
+        """
+        self.check_free()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._write({"format": FORMAT, "config": plain(config)} | facts | provenance())
+
+    def update_manifest(self, **entries: Any) -> None:
+        """Replace entries of the manifest, e.g. when a run is extended."""
+        self._write(self.read_manifest() | entries)
+
+    def read_manifest(self) -> dict[str, Any]:
+        """The manifest; raises a RunError that says what is wrong with it."""
+        if not self.manifest.exists():
+            raise RunError(f"{self.path} holds no run: there is nothing to resume")
+        content, problem = read_object(self.manifest)
+        if problem or not isinstance(content.get("config"), dict):
+            problem = problem or f'{self.manifest.name} has no "config"'
+            raise RunError(f"{self.path}: {problem}. Restore the file, or choose another folder")
+        return content
+
+    def _write(self, manifest: dict[str, Any]) -> None:
+        write_atomically(self.manifest, (json.dumps(manifest, indent=2) + "\n").encode())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out of the run while this one works on it.
+
+        The lock is not inherited by child processes, so that loader workers of a killed run do not
+        keep it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        place = self.path.resolve()
+        in_use = RunError(f"{self.path} is in use by another process: wait for it, or stop it")
+        if place in _held:
+            raise in_use
+        with (self.path / "lock").open("w") as file:
+            try:
+                import fcntl
+
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except ImportError:  # no such locks on this system
+                pass
+            except (BlockingIOError, PermissionError):
+                raise in_use from None
+            _held.add(place)
+            try:
+                yield
+            finally:
+                _held.discard(place)
+
+
+def read_object(path: Path) -> tuple[dict[str, Any], str]:
+    """A JSON object and "", or an empty object and a sentence about what is wrong with the file."""
+    try:
+        if path.exists() and not path.is_file():
+            return {}, f"{path.name} is not a regular file"
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}, f"{path.name} is missing"
+    except OSError as error:
+        return {}, f"{path.name} cannot be read: {error.strerror}"
+    except (ValueError, RecursionError):
+        return {}, f"{path.name} is not valid JSON"
+    if not isinstance(content, dict):
+        return {}, f"{path.name} is not a JSON object"
+    return content, ""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write, flush to disk, rename: a crash leaves the old file or the new one."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def plain(config: object) -> dict[str, Any]:
+    """Settings as JSON values."""
+    if is_dataclass(config) and not isinstance(config, type):
+        config = asdict(config)
+    if config is None:
+        config = {}
+    if not isinstance(config, Mapping):
+        raise RunError(
+            f"config must be a mapping or a dataclass, got {type(config).__name__}: pass e.g. "
+            "config={'lr': 1e-3}"
+        )
+    values: dict[str, Any] = json.loads(json.dumps(dict(config), default=str))
+    return values

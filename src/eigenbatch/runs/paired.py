@@ -1,0 +1,122 @@
+"""Paired comparisons over seeds: scipy's t-test, interval and bootstrap."""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from eigenbatch.errors import ParameterError
+
+ENOUGH_PAIRS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedDifference:
+    """Mean of treated - baseline over seeds, with its 95 % interval and paired t-test."""
+
+    mean: float
+    low: float
+    high: float
+    p_value: float
+    pairs: int
+
+    @property
+    def half_width(self) -> float:
+        """Half of the 95 % interval."""
+        return (self.high - self.low) / 2
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the mean."""
+        from scipy import stats
+
+        return self.half_width / float(stats.t.ppf(0.975, self.pairs - 1))
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval excludes zero, and there are enough pairs for one."""
+        return self.enough and (self.low > 0 or self.high < 0)
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are enough pairs for an interval; two may agree by chance."""
+        return self.pairs >= ENOUGH_PAIRS
+
+
+def paired_difference(treated: Sequence[float], baseline: Sequence[float]) -> PairedDifference:
+    """Difference of two series measured with the same seeds.
+
+    Args:
+        treated: one value per seed.
+        baseline: one value per seed, in the same order.
+
+    Returns:
+        The mean difference; its interval and p-value are NaN with a single pair or when a value is
+        not finite.
+
+    """
+    if len(treated) != len(baseline) or len(treated) == 0:
+        raise ParameterError(
+            f"a paired comparison needs as many values on both sides, "
+            f"got {len(treated)} and {len(baseline)}"
+        )
+    difference = np.asarray(treated, dtype=float) - np.asarray(baseline, dtype=float)
+    count, mean = len(difference), float(difference.mean())
+    if count == 1 or not np.isfinite(difference).all():
+        low = high = p_value = math.nan
+    elif np.ptp(difference) <= 1e-12 * max(1.0, abs(mean)):  # equal: no spread for a t-test
+        low = high = mean
+        p_value = float(mean == 0)
+    else:
+        from scipy import stats
+
+        test = stats.ttest_1samp(difference, 0.0)
+        low, high = (float(end) for end in test.confidence_interval(0.95))
+        p_value = float(test.pvalue)
+    return PairedDifference(mean=mean, low=low, high=high, p_value=p_value, pairs=count)
+
+
+def bootstrap_interval(
+    statistic: Callable[..., Any], *samples: Sequence[Any], resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """95 % percentile interval of `statistic(*samples)` with seeds drawn in pairs."""
+    from scipy import stats
+
+    indices = np.arange(len(samples[0]))
+
+    def of(drawn: Any) -> Any:
+        return statistic(*([sample[int(i)] for i in drawn] for sample in samples))
+
+    with np.errstate(invalid="ignore"), warnings.catch_warnings():  # resamples may be infinite
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+        result = stats.bootstrap(
+            (indices,), of, n_resamples=resamples, vectorized=False, method="percentile",
+            rng=np.random.default_rng(seed),
+        )  # fmt: skip
+    low, high = np.quantile(result.bootstrap_distribution, (0.025, 0.975), method="nearest")
+    return float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFit:
+    """Least-squares line: slope with the half-width of its 95 % interval, and R^2."""
+
+    slope: float
+    half_width: float
+    r_squared: float
+
+
+def line_fit(x: Sequence[float], y: Sequence[float]) -> LineFit:
+    """Ordinary least squares of y on x; needs three points or more."""
+    if len(x) != len(y) or len(x) < 3:
+        raise ParameterError(
+            f"a line with an interval needs 3 points or more, got {len(x)}, {len(y)}"
+        )
+    from scipy import stats
+
+    fit = stats.linregress(x, y)
+    half = float(stats.t.ppf(0.975, len(x) - 2)) * float(fit.stderr)
+    return LineFit(slope=float(fit.slope), half_width=half, r_squared=float(fit.rvalue) ** 2)

@@ -1,0 +1,133 @@
+"""What a metrics file holds so far, so that a checkpoint can count on it.
+
+A mark is the number of lines and bytes and their SHA-256. The trainer stores one in every
+checkpoint, and the last line of a finished run holds one of everything before it. A resumed run
+compares, so that lost or changed lines are an error instead of a silently different result.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from eigenbatch.errors import RunError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """How far a metrics file reaches."""
+
+    lines: int
+    size: int  # bytes
+    sha256: str
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        """The mark of a file with this content."""
+        digest = hashlib.sha256(content).hexdigest()
+        return cls(lines=content.count(b"\n"), size=len(content), sha256=digest)
+
+    @classmethod
+    def from_plain(cls, content: object) -> Self:
+        """The mark that `asdict` was taken of; raises RunError on anything else."""
+        kinds = {"lines": int, "size": int, "sha256": str}
+        if not isinstance(content, dict) or content.keys() != kinds.keys():
+            raise RunError(f"a mark holds {', '.join(kinds)}, got {content!r:.80}")
+        for name, kind in kinds.items():
+            if type(content[name]) is not kind:
+                raise RunError(f"a mark's {name} is of type {kind.__name__}")
+        return cls(**content)
+
+
+class RecordFile:
+    """Appends JSON lines to a file and knows its own mark."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._digest = hashlib.sha256()
+        self._lines = self._size = 0
+        if path.exists():
+            check_regular(path)
+            content = path.read_bytes()
+            if content and not content.endswith(b"\n"):  # a line cut off by a crash
+                content = content[: content.rfind(b"\n") + 1]
+                os.truncate(path, len(content))
+            self._count(content)
+
+    @property
+    def mark(self) -> Mark:
+        """The state of the file after the last `append`."""
+        return Mark(lines=self._lines, size=self._size, sha256=self._digest.hexdigest())
+
+    def append(self, line: dict[str, Any], *, sync: bool = False) -> None:
+        """Write one line; with `sync`, wait until the disk has it."""
+        content = json.dumps(line, allow_nan=False).encode() + b"\n"
+        with self.path.open("ab") as file:
+            file.write(content)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        self._count(content)
+
+    def sync(self) -> None:
+        """Wait until the disk has every line."""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def cut(self, mark: Mark) -> None:
+        """Drop the lines after `mark`; raises if what comes before is not what was marked."""
+        content = self.path.read_bytes() if self.path.exists() else b""
+        kept = content[: mark.size]
+        if len(kept) < mark.size or hashlib.sha256(kept).hexdigest() != mark.sha256:
+            lines = content.count(b"\n")
+            raise RunError(
+                f"{self.path} has lost or changed lines: the checkpoint counts on {mark.lines} "
+                f"lines ({mark.size} bytes), the file has {lines} ({len(content)} bytes). Restore "
+                "the file from a copy, or train again in another folder"
+            )
+        if len(content) > mark.size:
+            os.truncate(self.path, mark.size)
+        self._digest, self._lines, self._size = hashlib.sha256(), 0, 0
+        self._count(kept)
+
+    def _count(self, content: bytes) -> None:
+        self._digest.update(content)
+        self._size += len(content)
+        self._lines += content.count(b"\n")
+
+
+def closing_line(line: dict[str, Any], mark: Mark) -> dict[str, Any]:
+    """The line that ends a finished run: `line`, and the mark of everything before it."""
+    return line | {"finished": 1, "record": asdict(mark)}
+
+
+def is_whole(path: Path) -> bool | None:
+    """Whether the file ends with a closing line that matches what comes before it.
+
+    None: there is no closing line, so the run is not finished. Closing lines of older versions
+    have no mark and count as whole.
+    """
+    content = path.read_bytes() if path.exists() else b""
+    start = content.rstrip(b"\n").rfind(b"\n") + 1
+    try:
+        last = json.loads(content[start:])
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(last, dict) or not last.get("finished"):
+        return None
+    if "record" not in last:
+        return True
+    try:
+        mark = Mark.from_plain(last["record"])
+    except RunError:
+        return False
+    return mark.size == start and hashlib.sha256(content[:start]).hexdigest() == mark.sha256
+
+
+def check_regular(path: Path) -> None:
+    """Raise if `path` exists and is a FIFO, a device or a folder: reading it could hang."""
+    if path.exists() and not path.is_file():
+        raise RunError(f"{path} is not a regular file: move it, or choose another folder")

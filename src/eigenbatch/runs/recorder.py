@@ -1,0 +1,245 @@
+"""Write a run that the report and comparisons can read, from any training loop.
+
+    with Recorder("runs/mine", config={"lr": 1e-3}) as run:
+        for step, batch in enumerate(loader):
+            ...
+            run.log(step, loss=loss, knn=accuracy)
+            run.reading(monitor(z1, z2))
+
+Our own trainer writes its record through the same class.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from eigenbatch.errors import ArgumentTypeError, ParameterError, RunError
+from eigenbatch.runs.directory import RunDirectory
+from eigenbatch.runs.record import Mark, RecordFile, check_regular, closing_line, is_whole
+
+if TYPE_CHECKING:
+    from eigenbatch.monitor.reading import Reading
+
+Line = dict[str, Any]
+
+
+class Recorder:
+    """One run directory, written line by line.
+
+    A line holds the step, the time so far and whatever was logged. Numbers that are not finite are
+    left out (a loss becomes null). Leaving the `with` block without an error marks the run as
+    finished; with an error the run stays unfinished and its record says why.
+
+    Args:
+        path: the run directory; it must not hold a run yet, unless `resume` is set.
+        config: settings, shown by the report; runs that differ in nothing but "seed" are grouped.
+        resume: continue the run in `path`, its clock included.
+        until: with `resume`, drop the lines after this mark (a checkpoint's) first.
+        device: for the manifest.
+        also: called with every line that is written, e.g. to log it elsewhere.
+
+    Example:
+        >>> from eigenbatch import Recorder
+        >>> with Recorder(tmp_path / "mine", config={"lr": 0.1, "seed": 0}) as run:
+        ...     run.log(1, loss=2.5)
+        ...     run.log(2, loss=2.25, knn=0.5)
+        >>> from eigenbatch.runs import read_run
+        >>> read_run(tmp_path / "mine").final("knn")
+        0.5
+
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        config: object = None,
+        *,
+        resume: bool = False,
+        until: Mark | None = None,
+        device: str | None = None,
+        also: Callable[[Line], None] | None = None,
+    ) -> None:
+        self.directory, self.also = RunDirectory(_folder(path)), also
+        if not resume:
+            self.directory.create(config, **({"device": device} if device else {}))
+        check_regular(self.directory.metrics)
+        if resume and until is None and is_whole(self.directory.metrics):
+            raise RunError(f"{self.directory.path} is finished: there is nothing to resume")
+        self._open()
+        if until is not None:
+            self._cut(until)
+
+    def _open(self) -> None:
+        self._file = RecordFile(self.directory.metrics)
+        self._wall = self._cpu = 0.0  # clock readings at which the run would have begun
+        self._epoch: int | None
+        self._step, self._epoch, self._logged = 0, None, False
+        self._start_clocks(last_line(self.directory.metrics))
+
+    @property
+    def mark(self) -> Mark:
+        """How far the record reaches, for a checkpoint; every line is on disk afterwards."""
+        self._file.sync()
+        return self._file.mark
+
+    def log(
+        self,
+        step: int,
+        values: Mapping[str, Any] | None = None,
+        /,
+        *,
+        epoch: int | None = None,
+        **more: Any,
+    ) -> None:
+        """Append one line.
+
+        Args:
+            step: updates made so far; must not be smaller than the one before.
+            values: numbers by name, for names that are no Python words ("val/recall").
+            epoch: finished epochs, if the loop has any.
+            **more: numbers by name. `loss` and `knn` (or `mrr`, `accuracy`) have charts of their
+                own in the report.
+
+        """
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise ParameterError(f"step must be a whole number from 0 on, got {step!r}")
+        self._step, self._epoch = step, epoch if epoch is not None else self._epoch
+        self._logged = True
+        self._write({**(values or {}), **more})
+
+    def reading(self, reading: "Reading | None") -> None:
+        """Append a reading of the monitor: scalars, leading eigenvalues, diagnoses in full.
+
+        None, which the monitor returns between two readings, writes nothing. The line has the step
+        of the last `log`; before any, the monitor's own count.
+        """
+        if reading is not None:
+            if not hasattr(reading, "scalars"):
+                raise ArgumentTypeError(
+                    f"reading must be a Reading or None, got {type(reading).__name__}: pass what "
+                    "the monitor returned"
+                )
+            if not self._logged and reading.step is not None:
+                self._step = reading.step
+            self._write(reading_values(reading))
+
+    def finish(self, **values: Any) -> None:
+        """Append the last line; a run without it counts as unfinished."""
+        line = self._line(values)
+        self._file.append(closing_line(line, self._file.mark), sync=True)
+        self._tell(line | {"finished": 1})
+
+    def stop(self, reason: str) -> None:
+        """Append why the run ended early; it stays unfinished."""
+        if not isinstance(reason, str):
+            raise ArgumentTypeError(f"reason must be a text, got {type(reason).__name__}")
+        self._write({"stopped": reason})
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the clock, e.g. while evaluating: times are those of training."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            yield
+        finally:
+            self._wall += time.perf_counter() - wall
+            self._cpu += time.process_time() - cpu
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        _: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.stop(f"{kind.__name__}: {error}".rstrip(": "))
+
+    def _cut(self, mark: Mark) -> None:
+        """Drop the lines after a checkpoint's mark and set the clock back to it."""
+        self._file.cut(mark)
+        self._start_clocks(last_line(self.directory.metrics))
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        line = self._line(values)
+        self._file.append(line)
+        self._tell(line)
+
+    def _line(self, values: Mapping[str, Any]) -> Line:
+        place: Line = {"step": self._step}
+        if self._epoch is not None:
+            place["epoch"] = self._epoch
+        clocks = {
+            "seconds": time.perf_counter() - self._wall,
+            "cpu_seconds": time.process_time() - self._cpu,
+        }
+        return place | clocks | plain_values(values)
+
+    def _tell(self, line: Line) -> None:
+        if self.also is not None:
+            self.also(line)
+
+    def _start_clocks(self, before: Line) -> None:
+        """Let the clocks continue from a line of the record."""
+        self._wall = time.perf_counter() - _number(before.get("seconds"))
+        self._cpu = time.process_time() - _number(before.get("cpu_seconds"))
+        self._step = int(_number(before.get("step")))
+
+
+def reading_values(reading: "Reading") -> Line:
+    """What a line says about a reading."""
+    return reading.scalars() | {
+        "eigenvalues": list(reading.cloud.leading),
+        "diagnoses": [asdict(one) for one in reading.diagnoses],
+    }
+
+
+def plain_values(values: Mapping[str, Any]) -> Line:
+    """Values as JSON: tensors of one element become numbers, what is not finite is left out."""
+    line: Line = {}
+    for name, value in values.items():
+        if hasattr(value, "item"):  # a tensor or numpy scalar
+            if math.prod(value.shape) != 1:
+                raise ParameterError(f"{name} must be one number, got shape {tuple(value.shape)}")
+            value = value.item()
+        if isinstance(value, float) and not math.isfinite(value):
+            if name == "loss":
+                line[name] = None
+            continue
+        line[name] = value
+    return line
+
+
+def last_line(path: Path) -> Line:
+    """The last complete line of a metrics file; empty if there is none."""
+    import json
+
+    if not path.is_file():
+        return {}
+    for line in reversed(path.read_bytes().splitlines()):
+        try:
+            content = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(content, dict):
+            return content
+    return {}
+
+
+def _number(value: Any) -> float:
+    return value if type(value) in (int, float) and math.isfinite(value) else 0.0
+
+
+def _folder(path: object) -> Path:
+    if not isinstance(path, (str, Path)) or not str(path).strip() or str(path) == ".":
+        raise ParameterError(f"path must name a folder for the run, e.g. runs/mine, got {path!r}")
+    return Path(path)

@@ -1,0 +1,128 @@
+"""What one run amounted to: one definition each, used by comparisons, the report and the claims.
+
+| name | definition |
+| --- | --- |
+| final accuracy | the last evaluation (kNN accuracy, MRR, or a user's `accuracy`) |
+| first accuracy | the evaluation at step 0: the untrained encoder; NaN if there was none |
+| seconds | training time of the last line: loading, selection, steps, cache refresh and monitor; \
+evaluation does not count |
+| seconds / epochs to target | where the accuracy curve first reaches the target, linear between \
+evaluations; inf if it never does, NaN if it begins there |
+| AULC | mean training loss of each epoch, summed over epochs |
+| AUAC | mean accuracy over the evaluated epochs after the first step, up to an epoch limit |
+| peak sigma | largest sigma-hat of any reading, the first one included |
+| collapsed | some reading had sigma-hat > 0.99 or alignment > 0.98 |
+| selection share | time spent choosing batches over `seconds` |
+| mean rank | mean R_eff of the batches as cached |
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eigenbatch.errors import RunError
+from eigenbatch.runs.metrics import Floats, Series
+from eigenbatch.runs.reader import RunRecord
+
+TARGET_SHARE = 0.9
+COLLAPSE_SIGMA = 0.99
+COLLAPSE_ALIGNMENT = 0.98
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One run in numbers; the module's table has the definitions."""
+
+    first_accuracy: float
+    final_accuracy: float
+    seconds: float
+    seconds_to_target: float
+    epochs_to_target: float
+    loss_area: float  # AULC
+    accuracy_area: float  # AUAC
+    peak_sigma: float
+    collapsed: bool
+    selection_share: float
+    mean_rank: float
+
+
+def summarise(
+    run: RunRecord, *, target: float = math.inf, area_epochs: float | None = None
+) -> Summary:
+    """Summary of a run.
+
+    Args:
+        run: as read by `read_run`.
+        target: the accuracy that time and epochs are measured to.
+        area_epochs: AUAC covers the epochs up to this one; None: all.
+
+    Returns:
+        Every number of the run; NaN where the run did not record what it needs.
+
+    """
+    curve, series = run.accuracy, run.series
+    if curve is None:
+        raise RunError(f"{run.folder} has no evaluation: nothing to summarise yet")
+    seconds = run.metrics.end[2]
+    selection = series.get("sampler/seconds")
+    ranks = series.get("sampler/participation_ratio")
+    return Summary(
+        first_accuracy=float(curve.value[0]) if curve.step[0] == 0 else math.nan,
+        final_accuracy=float(curve.value[-1]),
+        seconds=seconds,
+        seconds_to_target=first_crossing(curve.seconds, curve.value, target),
+        epochs_to_target=first_crossing(curve.epoch, curve.value, target),
+        loss_area=_loss_area(series.get("loss")),
+        accuracy_area=_accuracy_area(curve, area_epochs),
+        peak_sigma=_largest(series.get("spectral/sigma_hat")),
+        collapsed=_largest(series.get("spectral/sigma_hat")) > COLLAPSE_SIGMA
+        or _largest(series.get("spectral/alignment")) > COLLAPSE_ALIGNMENT,
+        selection_share=float(selection.value.sum()) / seconds if selection and seconds else 0.0,
+        mean_rank=float(ranks.value.mean()) if ranks else math.nan,
+    )
+
+
+def default_target(first: Sequence[float], final: Sequence[float]) -> float:
+    """Where a baseline has 90 % of what it gains over its untrained encoder, mean over seeds.
+
+    Without an evaluation of the untrained encoder: 90 % of the final accuracy.
+    """
+    start, end = float(np.mean(first)), float(np.mean(final))
+    start = start if math.isfinite(start) else 0.0
+    return start + TARGET_SHARE * (end - start)
+
+
+def first_crossing(
+    places: Sequence[float] | Floats, heights: Sequence[float] | Floats, target: float
+) -> float:
+    """Where a curve first reaches `target`, linear between its points; inf if it never does.
+
+    NaN if it begins there: nothing had to be learnt.
+    """
+    for i, height in enumerate(heights):
+        if height < target:
+            continue
+        if i == 0:
+            return math.nan
+        share = (target - heights[i - 1]) / (height - heights[i - 1])
+        return float(places[i - 1] + share * (places[i] - places[i - 1]))
+    return math.inf
+
+
+def _loss_area(losses: Series | None) -> float:
+    if losses is None:
+        return math.nan
+    return sum(float(losses.value[losses.epoch == e].mean()) for e in np.unique(losses.epoch))
+
+
+def _accuracy_area(curve: Series, epochs: float | None) -> float:
+    counted = curve.step > 0
+    if epochs is not None:
+        counted &= curve.epoch <= epochs
+    return float(curve.value[counted].mean()) if counted.any() else math.nan
+
+
+def _largest(series: Series | None) -> float:
+    return float(series.value.max()) if series is not None else math.nan

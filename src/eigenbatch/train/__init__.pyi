@@ -1,0 +1,16 @@
+"""The public names of this room, once."""
+
+from .batch import Batch as Batch
+from .loop import Observer as Observer
+from .loop import Step as Step
+from .loop import Training as Training
+from .loop import fit as fit
+from .recipes import RECIPES as RECIPES
+from .recipes import recipe as recipe
+from .run import Run as Run
+from .run import load_run as load_run
+from .settings import override as override
+from .settings import to_plain as to_plain
+from .trainer import Assembled as Assembled
+from .trainer import assemble as assemble
+from .trainer import train as train

@@ -1,0 +1,16 @@
+"""What the loader hands to a method."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """Two views of b samples: augmented images, or the two sides of a pair.
+
+    `labels` is None where the data has none; only supervised methods and probes use it.
+    """
+
+    first: Tensor  # (b, ...)
+    second: Tensor  # (b, ...)
+    labels: Tensor | None = None  # (b,)

@@ -1,0 +1,61 @@
+"""Compare selectors with our own trainer: same seeds, same budget, resumable run by run."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eigenbatch.runs.comparison import (
+    Comparison,
+    Progress,
+    check_comparison,
+    load_comparison,
+    run_folder,
+)
+from eigenbatch.runs.directory import RunDirectory
+from eigenbatch.runs.reader import read_run
+from eigenbatch.selectors.names import check_selector
+from eigenbatch.train.progress import progress_bar
+from eigenbatch.train.run import Run
+from eigenbatch.train.trainer import train
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def compare_selectors(
+    run: Run,
+    selectors: Sequence[str],
+    seeds: int,
+    path: Path,
+    *,
+    target: float | None = None,
+    progress: Progress = lambda selector, seed, accuracy: None,
+    console: "Console | None" = None,
+    accelerator: str = "auto",
+) -> Comparison:
+    """Train every selector with every seed, then compare.
+
+    Runs are kept under `path`/SELECTOR/seed-K; finished ones are not run again, others are resumed.
+    Seeds are the outer loop, so that an interrupted comparison has whole pairs.
+    """
+    check_comparison(selectors, seeds, target)
+    for selector in selectors:
+        check_selector(selector)
+    numbers = range(run.seed, run.seed + seeds)
+    for seed in numbers:
+        for selector in selectors:
+            progress(selector, seed, None)
+            folder = run_folder(path, selector, seed)
+            batches = replace(run.batches, selector=selector)
+            train(
+                replace(run, batches=batches, seed=seed),
+                folder,
+                resume=RunDirectory(folder).manifest.exists(),
+                watch=progress_bar(console, f"{selector}/seed-{seed}") if console else None,
+                accelerator=accelerator,
+                devices=1,
+            )
+            accuracy = read_run(folder).accuracy
+            progress(selector, seed, None if accuracy is None else float(accuracy.value[-1]))
+    return load_comparison(selectors, list(numbers), path, target=target)

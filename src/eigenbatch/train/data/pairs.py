@@ -1,0 +1,154 @@
+"""Sentence pairs: two line-aligned text files, words as ids, retrieval as evaluation."""
+
+import gzip
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from eigenbatch.errors import DataError
+from eigenbatch.train.batch import Batch
+from eigenbatch.train.data import PairsConfig
+from eigenbatch.train.data.source import Source
+from eigenbatch.train.encoders import Inputs
+from eigenbatch.train.encoders.text import PADDING
+from eigenbatch.train.methods.method import Method
+
+UNKNOWN = 1
+LONGEST = 48
+"""Words of a sentence that are kept."""
+
+WORD = re.compile(r"\w+|[^\w\s]")
+
+
+class Vocabulary:
+    """The most frequent words of a text; 0 is padding, 1 any other word."""
+
+    def __init__(self, sentences: list[str], size: int) -> None:
+        counts = Counter(word for sentence in sentences for word in words(sentence))
+        kept = [word for word, _ in counts.most_common(max(0, size - 2))]
+        self.ids = {word: number for number, word in enumerate(kept, start=2)}
+
+    def __len__(self) -> int:
+        return len(self.ids) + 2
+
+    def encode(self, sentences: list[str]) -> Tensor:
+        """(n, length) word ids, padded with 0."""
+        rows = [[self.ids.get(word, UNKNOWN) for word in words(s)[:LONGEST]] for s in sentences]
+        length = max((len(row) for row in rows), default=1) or 1
+        table = torch.full((len(rows), length), PADDING, dtype=torch.int32)
+        for i, row in enumerate(rows):
+            table[i, : len(row)] = torch.tensor(row, dtype=torch.int32)
+        return table
+
+
+class Pairs(Dataset[tuple[Tensor, Tensor]]):
+    """Encoded sentences and their partners."""
+
+    def __init__(self, first: Tensor, second: Tensor) -> None:
+        self.first, self.second = first, second  # (n, length) each
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.first[index], self.second[index]
+
+
+class BothSides(nn.Module):
+    """Collated pairs -> a batch without labels; nothing is augmented."""
+
+    def forward(self, sample: tuple[Tensor, Tensor]) -> Batch:
+        """Word ids of both sides on the device."""
+        first, second = sample
+        return Batch(first, second)
+
+
+class PairSource(Source):
+    """Sentence pairs for two towers, evaluated by retrieval among all test pairs."""
+
+    def __init__(self, config: PairsConfig) -> None:
+        assert config.first is not None
+        assert config.second is not None
+        first, second = aligned(config.first, config.second)
+        if config.test_first is not None and config.test_second is not None:
+            test = aligned(config.test_first, config.test_second)
+        else:
+            test = (first[9::10], second[9::10])
+            first, second = (
+                [s for i, s in enumerate(side) if i % 10 != 9] for side in (first, second)
+            )
+        first, second = first[: config.train_size], second[: config.train_size]
+        self.vocabularies = tuple(Vocabulary(side, config.vocabulary) for side in (first, second))
+        self.train: Dataset[Any] = self._encoded(first, second)
+        self.test = self._encoded(*test)
+        self.views = BothSides()
+
+    def inputs(self, tower: int) -> Inputs:
+        """Words of that side's vocabulary."""
+        return Inputs(vocabulary=len(self.vocabularies[tower]))
+
+    @torch.no_grad()
+    def evaluate(self, method: Method, *, final: bool) -> dict[str, float]:
+        """Mean reciprocal rank and recall at 1 of second -> first among all test pairs."""
+        device = next(method.parameters()).device
+        training = method.training
+        method.eval()
+        embed: Any = method.embed
+        keys, queries = (
+            torch.cat([embed(part.to(device), side) for part in torch.split(sentences, 1024)])
+            for side, sentences in enumerate((self.test.first, self.test.second))
+        )
+        method.train(training)
+        ranks = retrieval_ranks(queries, keys)
+        return {
+            "mrr": (1 / ranks).mean().item(),
+            "recall_at_1": (ranks == 1).double().mean().item(),
+        }
+
+    def _encoded(self, first: list[str], second: list[str]) -> Pairs:
+        return Pairs(self.vocabularies[0].encode(first), self.vocabularies[1].encode(second))
+
+
+def retrieval_ranks(queries: Tensor, keys: Tensor) -> Tensor:
+    """(n,) rank of key i for query i among all keys, 1 is best; ties count half."""
+    ranks = []
+    for start in range(0, len(queries), 1024):
+        scores = (queries[start : start + 1024] @ keys.T).double()  # (b, n)
+        own = scores.diagonal(start)[:, None]  # (b, 1)
+        better = (scores > own).sum(1) + ((scores == own).sum(1) - 1) / 2
+        ranks.append(1 + better.double())
+    return torch.cat(ranks)
+
+
+def words(sentence: str) -> list[str]:
+    """Lower-case words and punctuation marks."""
+    return WORD.findall(sentence.lower())
+
+
+def aligned(first: Path, second: Path) -> tuple[list[str], list[str]]:
+    """The lines of both files; raises unless they have as many."""
+    sides = lines_of(first), lines_of(second)
+    if len(sides[0]) != len(sides[1]):
+        raise DataError(
+            f"{first} has {len(sides[0])} lines and {second} {len(sides[1])}: line i of one file "
+            "must belong to line i of the other"
+        )
+    if len(sides[0]) < 2:
+        raise DataError(f"{first} has {len(sides[0])} lines: at least 2 pairs are needed")
+    return sides
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a text file, .gz or plain, as UTF-8."""
+    if not path.is_file():
+        raise DataError(f"{path} is no text file: check the path")
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        return content.decode("utf-8").splitlines()
+    except (OSError, EOFError, ValueError) as reason:
+        raise DataError(f"{path} cannot be read as UTF-8 text: {reason}") from None

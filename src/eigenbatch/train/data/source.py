@@ -1,0 +1,94 @@
+"""What a run needs of its data: samples, views of them, and an evaluation."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from eigenbatch.train.batch import Batch
+from eigenbatch.train.data import ImageConfig
+from eigenbatch.train.encoders import Inputs
+from eigenbatch.train.methods.method import Method
+from eigenbatch.train.probes import (
+    Features,
+    extract,
+    few_labels,
+    knn_accuracy,
+    linear_probe,
+    linear_probe_sgd,
+    rankme,
+)
+from eigenbatch.train.views import ViewsConfig
+
+
+class Source:
+    """A data set, ready for training."""
+
+    train: Dataset[Any]
+    views: nn.Module
+    """From a collated batch of `train`, on the device, to a `Batch`."""
+
+    def inputs(self, tower: int) -> Inputs:
+        """What the encoder of a tower takes."""
+        raise AssertionError("a source says what encoders take")
+
+    def evaluate(self, method: Method, *, final: bool) -> dict[str, float]:
+        """Accuracy of what the method has learnt; `final` adds dearer probes."""
+        raise AssertionError("a source defines its evaluation")
+
+
+class ImageViews(nn.Module):
+    """Labelled images -> two random views of each."""
+
+    def __init__(self, augment: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.augment = augment
+
+    def forward(self, sample: tuple[Tensor, Tensor]) -> Batch:
+        """uint8 images (b, c, h, w) and labels (b,) on the device."""
+        images, labels = sample
+        first, second = self.augment(images)
+        return Batch(first, second, labels)
+
+
+class ImageSource(Source):
+    """Labelled images: random views for training, kNN and linear probes for evaluation."""
+
+    def __init__(self, config: ImageConfig, views: ViewsConfig) -> None:
+        self.config = config
+        self.train: Dataset[Any] = config.images("train")
+        self.test = config.images("test")
+        self.transfer: ImageConfig | None = None
+        self._augment = views.build(config.image_size, config.channels)
+        self.views = ImageViews(self._augment)
+
+    def inputs(self, tower: int) -> Inputs:
+        """Channels and pixels of a view."""
+        return Inputs(channels=self.config.channels, size=self._augment.size)
+
+    def evaluate(self, method: Method, *, final: bool) -> dict[str, float]:
+        """Accuracy of kNN, and RankMe; at the end also linear probes and those of transfer data.
+
+        linear: L-BFGS; linear_sgd: the paper's SGD, 90 epochs at 0.03; linear_5_labels: five labels
+        per class.
+        """
+        features = partial(self._features, method.encoder)
+        train, test = features(self.train), features(self.test)
+        values = {"knn": knn_accuracy(train, test), "rankme": rankme(train)}
+        if final:
+            values["linear"] = linear_probe(train, test)
+            few = few_labels(train, 5, generator=torch.Generator().manual_seed(0))
+            values["linear_5_labels"] = linear_probe(few, test, penalty=1e-2)
+            generator = torch.Generator().manual_seed(0)
+            values["linear_sgd"] = linear_probe_sgd(train, test, generator=generator)
+            if self.transfer is not None:
+                train, test = (features(self.transfer.images(s)) for s in ("train", "test"))
+                values["transfer_knn"] = knn_accuracy(train, test)
+                values["transfer_linear"] = linear_probe(train, test)
+        return values
+
+    def _features(self, encoder: nn.Module, images: Dataset[Any]) -> Features:
+        return extract(encoder, images, self._augment.undistorted, workers=self.config.workers)

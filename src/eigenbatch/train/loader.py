@@ -1,0 +1,52 @@
+"""Batches on the device: the data side of a training loop."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from eigenbatch.sampling.indexed import IndexedDataset
+from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.train.batch import Batch
+
+
+class BatchLoader:
+    """Reads samples, moves them to the device and draws their views.
+
+    Args:
+        data: samples by id.
+        sampler: chooses the ids of every batch.
+        views: from collated samples on the device to a `Batch`.
+        device: where batches are needed.
+        workers: processes that read samples.
+        seed: of the worker processes; the global generator is left alone.
+
+    """
+
+    def __init__(
+        self,
+        data: Dataset[Any],
+        sampler: SpectralBatchSampler,
+        views: nn.Module,
+        *,
+        device: torch.device,
+        workers: int = 0,
+        seed: int = 0,
+    ) -> None:
+        self.batch_sampler, self._views, self._device = sampler, views.to(device), device
+        self._loader = DataLoader(
+            IndexedDataset(data),
+            batch_sampler=sampler,
+            num_workers=workers,
+            generator=torch.Generator().manual_seed(seed),
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Batch]]:
+        for ids, sample in self._loader:
+            on_device = tuple(part.to(self._device) for part in sample)
+            yield torch.as_tensor(ids), self._views(on_device)

@@ -1,0 +1,138 @@
+"""Contrastive methods and their settings.
+
+The settings load no torch; the modules are in the file of the same name. A method is an
+`nn.Module` whose forward takes a `Batch` and returns an `Outcome`: the loop calls `method(batch)`.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from eigenbatch.errors import ParameterError
+from eigenbatch.train.settings import Config, Count, Positive, Range, Width
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from eigenbatch.train.methods.method import Method
+
+Share = Annotated[float, Range(0, 1, open_high=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodConfig(Config):
+    """What every method has.
+
+    Args:
+        tau: softmax temperature.
+        dim: dimension of the embeddings that the loss compares.
+
+    """
+
+    encoders: ClassVar[int] = 1  # how many the method trains
+    pairs: ClassVar[bool] = False  # whether both sides of a pair have an encoder of their own
+
+    tau: Positive = 0.2
+    dim: Width = 128
+
+    def build(self, *encoders: "nn.Module") -> "Method":
+        """The method around its encoders."""
+        raise AssertionError("a method defines how it is built")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimCLRConfig(MethodConfig, name="simclr"):
+    """SimCLR: NT-Xent over two views.
+
+    Args:
+        whiten_period: alternate raw and whitened batches, so many of each; None: never whiten.
+
+    """
+
+    whiten_period: Count | None = None
+
+    def build(self, *encoders: "nn.Module") -> "Method":
+        """A `SimCLR`."""
+        from eigenbatch.train.methods.simclr import Alternating, SimCLR
+
+        transform = None if self.whiten_period is None else Alternating(self.whiten_period)
+        return SimCLR(encoders[0], projected(encoders[0], self.dim), self.tau, transform=transform)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupConConfig(SimCLRConfig, name="supcon"):
+    """Supervised contrastive learning, an oracle: all views of one label are positives."""
+
+    def build(self, *encoders: "nn.Module") -> "Method":
+        """A `SupCon`."""
+        from eigenbatch.train.methods.simclr import Alternating, SupCon
+
+        transform = None if self.whiten_period is None else Alternating(self.whiten_period)
+        return SupCon(encoders[0], projected(encoders[0], self.dim), self.tau, transform=transform)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoCoConfig(MethodConfig, name="moco"):
+    """MoCo v2: a momentum encoder and a queue of earlier keys.
+
+    Args:
+        queue_size: keys in the queue.
+        momentum: of the key encoder.
+        negatives: "all" keys of the queue, "mixed" adds hard synthetic ones, "distance" samples.
+
+    """
+
+    queue_size: Annotated[int, Range(1, 2**24)] = 4096
+    momentum: Share = 0.999
+    negatives: Literal["all", "mixed", "distance"] = "all"
+
+    def build(self, *encoders: "nn.Module") -> "Method":
+        """A `MoCo`."""
+        from eigenbatch.train import objectives
+        from eigenbatch.train.methods.moco import MoCo
+
+        negatives = {
+            "all": objectives.AllNegatives,
+            "mixed": objectives.MixedNegatives,
+            "distance": objectives.DistanceWeighted,
+        }[self.negatives]
+        return MoCo(
+            encoders[0],
+            projected(encoders[0], self.dim),
+            self.tau,
+            queue_size=self.queue_size,
+            dim=self.dim,
+            momentum=self.momentum,
+            negatives=negatives(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLIPConfig(MethodConfig, name="clip"):
+    """Two towers with a symmetric loss and a learned temperature.
+
+    Args:
+        learn_tau: train the temperature, starting at `tau`.
+
+    """
+
+    encoders: ClassVar[int] = 2
+    pairs: ClassVar[bool] = True
+
+    tau: Annotated[float, Range(0.01, 100)] = 0.07
+    learn_tau: bool = True
+
+    def build(self, *encoders: "nn.Module") -> "Method":
+        """A `CLIP`."""
+        from eigenbatch.train.methods.clip import CLIP
+
+        if len(encoders) != 2:
+            raise ParameterError(f"clip needs 2 encoders, got {len(encoders)}")
+        heads = [projected(encoder, self.dim) for encoder in encoders]
+        return CLIP(encoders, heads, self.tau, learn_tau=self.learn_tau)
+
+
+def projected(encoder: "nn.Module", dim: int) -> "nn.Module":
+    """The projection head of an encoder."""
+    from eigenbatch.train.encoders.nets import projection_head
+
+    return projection_head(int(encoder.features), dim, dim)  # type: ignore[arg-type]

@@ -1,0 +1,61 @@
+"""A progress bar for a run: epoch, loss, effective rank of the batch, selection time, ETA."""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.train.loop import Observer, Step, Training
+
+if TYPE_CHECKING:
+    from eigenbatch.train.trainer import Assembled
+
+
+def progress_bar(console: Console, title: str) -> "Callable[[Assembled], list[Observer]]":
+    """Makes the progress bar of an assembled run; only rank 0 shows one."""
+
+    def of(assembled: "Assembled") -> list[Observer]:
+        first = assembled.training.fabric.global_rank == 0
+        return [ProgressBar(assembled.sampler, title, console)] if first else []
+
+    return of
+
+
+class ProgressBar(Observer):
+    """Shows the state of a run; made for one run at a time."""
+
+    def __init__(self, sampler: SpectralBatchSampler, title: str, console: Console) -> None:
+        self.sampler = sampler
+        self._bar = Progress(
+            TextColumn(title),
+            BarColumn(bar_width=24),
+            TextColumn("epoch {task.fields[epoch]}  {task.fields[facts]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+
+    def on_start(self, training: Training) -> None:
+        """Begin at the state of the run."""
+        total = training.epochs * len(training.loader)
+        self._task = self._bar.add_task(
+            "", total=total, completed=training.step, epoch=training.epoch, facts=""
+        )
+        self._bar.start()
+
+    def on_step(self, training: Training, step: Step) -> None:
+        """Advance by one."""
+        chosen = self.sampler.statistics(training.batch - 1)
+        facts = f"loss {float(step.outcome.loss):.3f}"
+        if chosen and not math.isnan(chosen["sampler/participation_ratio"]):
+            rank, seconds = chosen["sampler/participation_ratio"], chosen["sampler/seconds"]
+            facts += f"  R_eff {rank:.1f}  selection {1e3 * seconds:.0f} ms"
+        self._bar.update(self._task, completed=training.step, epoch=training.epoch, facts=facts)
+
+    def on_end(self, training: Training) -> None:
+        """Remove the bar."""
+        self._bar.stop()

@@ -1,0 +1,79 @@
+"""A run: the settings of all its components, nested. The manifest holds exactly this."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from eigenbatch.errors import ParameterError, RunError
+from eigenbatch.runs.directory import FORMAT, RunDirectory
+from eigenbatch.train.batches import BatchesConfig
+from eigenbatch.train.budget import BudgetConfig
+from eigenbatch.train.data import DataConfig, DigitsConfig, PairsConfig
+from eigenbatch.train.encoders import ConvNetConfig, EncoderConfig, WordBagConfig
+from eigenbatch.train.evaluation import EvaluationConfig
+from eigenbatch.train.methods import MethodConfig, SimCLRConfig
+from eigenbatch.train.optimizers import AdamWConfig, OptimizerConfig
+from eigenbatch.train.schedules import CosineConfig, ScheduleConfig
+from eigenbatch.train.settings import Config, Range, from_plain
+from eigenbatch.train.views import ViewsConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Config):
+    """Everything that decides the outcome of a training run: equal runs give equal results.
+
+    Example:
+        >>> from eigenbatch.train.run import Run
+        >>> from eigenbatch.train.settings import override
+        >>> run = override(Run(), ["method=moco", "method.tau=0.1"])
+        >>> run.method.tau, run.method.queue_size
+        (0.1, 4096)
+
+    """
+
+    data: DataConfig = field(default_factory=DigitsConfig)
+    views: ViewsConfig = field(default_factory=ViewsConfig)
+    encoder: EncoderConfig = field(default_factory=ConvNetConfig)
+    method: MethodConfig = field(default_factory=SimCLRConfig)
+    batches: BatchesConfig = field(default_factory=BatchesConfig)
+    optimizer: OptimizerConfig = field(default_factory=AdamWConfig)
+    schedule: ScheduleConfig = field(default_factory=CosineConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    seed: Annotated[int, Range(0, 2**31 - 1)] = 0
+
+    def validate(self) -> None:
+        """Raise if components do not fit together or data cannot be found."""
+        self.data.validate()
+        if self.evaluation.transfer is not None:
+            self.evaluation.transfer.validate()
+        if isinstance(self.data, PairsConfig) != self.method.pairs:
+            word = "needs data=pairs" if self.method.pairs else "needs images, not data=pairs"
+            raise ParameterError(f"method {self.method.kind} {word}")
+        if isinstance(self.encoder, WordBagConfig) != isinstance(self.data, PairsConfig):
+            raise ParameterError(
+                f"encoder {self.encoder.kind} does not read data {self.data.kind}: "
+                "sentences (pairs) need encoder=wordbag, images another one"
+            )
+
+
+def load_run(directory: RunDirectory) -> Run:
+    """The run whose settings a manifest holds."""
+    manifest = directory.read_manifest()
+    if manifest.get("format") != FORMAT:
+        raise RunError(
+            f"{directory.path} was begun with an older version of eigenbatch: it can be reported "
+            "on, but not resumed. Train again in another folder"
+        )
+    try:
+        return from_plain(Run, manifest["config"])
+    except ParameterError as reason:
+        raise RunError(
+            f"{directory.manifest} is damaged, or not of our trainer: {reason}"
+        ) from None
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Flat settings that differ, with both values."""
+    names = dict.fromkeys([*old, *new])
+    both = {name: (old.get(name), new.get(name)) for name in names}
+    return {name: pair for name, pair in both.items() if pair[0] != pair[1]}

@@ -1,0 +1,282 @@
+"""Train a `Run` in a run directory: assemble, record, save, resume."""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch.utils.tensorboard import SummaryWriter
+
+from eigenbatch.errors import ParameterError, RowError, RunError
+from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.runs.comparison import read_if_finished
+from eigenbatch.runs.directory import RunDirectory
+from eigenbatch.runs.reader import flat
+from eigenbatch.runs.record import Mark
+from eigenbatch.runs.recorder import Recorder
+from eigenbatch.sampling.cache import EmbeddingCache
+from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.selectors.selector import Stateful
+from eigenbatch.train.checkpoint import Checkpoint, load_checkpoint, previous
+from eigenbatch.train.data.source import ImageSource, Source
+from eigenbatch.train.loader import BatchLoader
+from eigenbatch.train.loop import Observer, Training, fit
+from eigenbatch.train.methods.method import Method
+from eigenbatch.train.observers import (
+    Evaluate,
+    Finish,
+    RecordReadings,
+    RecordSteps,
+    RefreshCache,
+)
+from eigenbatch.train.run import Run, differences, load_run
+from eigenbatch.train.settings import to_plain
+
+logger = logging.getLogger("eigenbatch")
+
+EXTENDABLE = ("budget.epochs",)
+"""Settings that may change when a run is resumed."""
+
+
+@dataclass(slots=True)
+class Assembled:
+    """A run ready to start."""
+
+    run: Run
+    training: Training
+    source: Source
+    sampler: SpectralBatchSampler
+    cache: EmbeddingCache
+    method: Method  # not wrapped by Fabric
+    monitor: SpectralMonitor
+
+    def evaluate(self, final: bool) -> dict[str, float]:
+        """Accuracy of what was learnt so far."""
+        return self.source.evaluate(self.method, final=final)
+
+
+def train(
+    run: Run,
+    path: Path,
+    *,
+    resume: bool = False,
+    observers: Sequence[Observer] = (),
+    watch: Callable[[Assembled], Sequence[Observer]] | None = None,
+    accelerator: str = "auto",
+    devices: int | str = "auto",
+) -> RunDirectory:
+    """Train as set, writing to `path`.
+
+    Args:
+        run: the settings.
+        path: the run directory.
+        resume: continue the run that `path` holds. Its settings must be the same, except for
+            `budget.epochs`, which may be larger.
+        observers: called during training.
+        watch: makes further observers of the assembled run, e.g. a progress bar.
+        accelerator: as Fabric takes it.
+        devices: several train on one batch together (DDP); under torchrun its processes do,
+            whatever this says.
+
+    Returns:
+        The run directory.
+
+    """
+    run.validate()
+    directory = RunDirectory(path)
+    fabric = _fabric(accelerator, devices, run)
+    fabric.launch()
+    first = fabric.global_rank == 0
+    with directory.locked() if first else nullcontext():
+        if not resume:
+            directory.check_free()
+        else:
+            finished = check_resumable(run, directory)
+            if finished:
+                return directory
+        try:
+            assembled = assemble(run, fabric)
+            state = _saved_state(directory) if resume else None
+            recorder = _recorder(run, directory, fabric, state) if first else None
+            _fit(
+                assembled,
+                directory,
+                recorder,
+                state,
+                [*observers, *(watch(assembled) if watch else ())],
+            )
+        except RowError as reason:
+            raise RunError(f"{path}: {reason}") from reason
+        except (OSError, RuntimeError, MemoryError) as reason:
+            raise _explained(reason, path, fabric.world_size) from reason
+    return directory
+
+
+def check_resumable(run: Run, directory: RunDirectory) -> bool:
+    """Raise unless the run on disk has the same settings; True if there is nothing left to do."""
+    stored = load_run(directory)
+    changed = differences(flat(to_plain(stored)), flat(to_plain(run)))
+    others = {name: pair for name, pair in changed.items() if name not in EXTENDABLE}
+    if others:
+        texts = ", ".join(f"{name}: {old} -> {new}" for name, (old, new) in others.items())
+        raise RunError(
+            f"{directory.path} was begun with other settings ({texts}): leave them out to resume, "
+            "or choose another folder"
+        )
+    if run.budget.epochs < stored.budget.epochs:
+        raise RunError(
+            f"{directory.path} trains for {stored.budget.epochs} epochs: budget.epochs may only "
+            f"be raised, got {run.budget.epochs}"
+        )
+    done = read_if_finished(directory.path) is not None
+    return done and run.budget.epochs == stored.budget.epochs
+
+
+def assemble(run: Run, fabric: Fabric) -> Assembled:
+    """Everything of a run, seeded by its settings: equal settings give equal runs.
+
+    Processes share the initial weights and the selected batches; from the first step on each draws
+    views with a generator of its own.
+    """
+    fabric.seed_everything(run.seed, verbose=False)
+    source = run.data.open(run.views)
+    if run.evaluation.transfer is not None:
+        if not isinstance(source, ImageSource):
+            raise ParameterError("evaluation.transfer probes image features: data has no images")
+        source.transfer = run.evaluation.transfer
+    encoders = [run.encoder.build(source.inputs(t)) for t in range(run.method.encoders)]
+    method = run.method.build(*encoders)
+    cache = EmbeddingCache(len(source.train), run.method.dim)  # type: ignore[arg-type]
+    sampler = run.batches.build(
+        cache, seed=run.seed, num_replicas=fabric.world_size, rank=fabric.global_rank
+    )
+    optimizer = run.optimizer.build(method)
+    scheduler = run.schedule.build(
+        optimizer, steps_per_epoch=len(sampler), epochs=run.budget.epochs
+    )
+    method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    wrapped, optimizer = fabric.setup(method, optimizer)
+    loader = BatchLoader(
+        source.train,
+        sampler,
+        source.views,
+        device=fabric.device,
+        workers=run.data.workers,
+        seed=run.seed,
+    )
+    training = Training(
+        fabric=fabric,
+        method=wrapped,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        loader=loader,
+        epochs=run.budget.epochs,
+    )
+    every = run.evaluation.read_every or max(1, len(sampler) // 2)
+    monitor = SpectralMonitor(lambda: method.tau, every=every)
+    if fabric.global_rank:
+        fabric.seed_everything(run.seed + 1_000_003 * fabric.global_rank, verbose=False)
+    return Assembled(run, training, source, sampler, cache, method, monitor)
+
+
+def _fit(
+    assembled: Assembled,
+    directory: RunDirectory,
+    recorder: Recorder | None,
+    state: dict[str, Any] | None,
+    observers: Sequence[Observer],
+) -> None:
+    parts: dict[str, Stateful] = {"cache": assembled.cache, "monitor": assembled.monitor}
+    mark = (lambda: recorder.mark) if recorder is not None else None
+    checkpoint = Checkpoint(directory.checkpoint, assembled.sampler, parts, mark=mark)
+    if state is not None:
+        checkpoint.restore(assembled.training, state)
+    watched: list[Observer] = [RefreshCache(assembled.cache)]
+    if recorder is not None:
+        recorder.also = Events(directory.path, assembled.training.step)
+        watched.append(RecordSteps(recorder, assembled.sampler))
+    watched += [
+        RecordReadings(assembled.monitor, recorder),
+        Evaluate(assembled.evaluate, recorder, every=assembled.run.evaluation.every),
+        checkpoint,
+        Finish(assembled.evaluate, recorder),
+    ]
+    fit(assembled.training, [*watched, *observers])
+
+
+def _saved_state(directory: RunDirectory) -> dict[str, Any] | None:
+    """The newest whole checkpoint; None if the run was stopped before its first one."""
+    path = directory.checkpoint
+    if not path.exists() and not previous(path).exists():
+        return None
+    return load_checkpoint(path, logger.warning)
+
+
+def _recorder(
+    run: Run, directory: RunDirectory, fabric: Fabric, state: dict[str, Any] | None
+) -> Recorder:
+    """The record of the run; of a resumed one, cut back to what the checkpoint counts on."""
+    if not directory.manifest.exists():
+        return Recorder(directory.path, to_plain(run), device=str(fabric.device))
+    mark = Mark.of(b"") if state is None else Mark.from_plain(state.get("record"))
+    recorder = Recorder(directory.path, resume=True, until=mark)
+    stored = load_run(directory)
+    if stored != run:
+        epochs = directory.read_manifest().get("extended_from", [])
+        directory.update_manifest(
+            config=to_plain(run), extended_from=[*epochs, stored.budget.epochs]
+        )
+    return recorder
+
+
+class Events:
+    """The numbers of every line of the record as TensorBoard events in the run directory."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        self._writer = SummaryWriter(path, purge_step=step + 1)
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        """Write the numbers at the line's step."""
+        for name, value in line.items():
+            if isinstance(value, float):
+                self._writer.add_scalar(name, value, line["step"])
+        if "finished" in line:
+            self._writer.close()
+
+
+def _fabric(accelerator: str, devices: int | str, run: Run) -> Fabric:
+    nodes, several = 1, devices not in ("auto", 1)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+        several = nodes * devices > 1
+    return Fabric(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy="ddp" if several else "auto",
+        precision=run.budget.resolved_precision(),
+    )
+
+
+def _explained(reason: Exception, path: Path, processes: int) -> Exception:
+    """A RunError for what the user can change; anything else as it is."""
+    text = str(reason)
+    if isinstance(reason, OSError):
+        return RunError(f"{path}: {reason}")
+    if isinstance(reason, MemoryError) or "allocate" in text or "out of memory" in text:
+        return RunError(
+            f"{path}: not enough memory for these settings: lower batches.batch_size, "
+            "encoder.width, method.dim or method.queue_size"
+        )
+    if processes > 1 and any(word in text for word in ("gloo", "Connection", "NCCL", "peer")):
+        return RunError(
+            f"{path}: another process of this run ended. Its own message says why; resume with "
+            "--resume"
+        )
+    return reason

@@ -1,0 +1,263 @@
+"""Runs claims: pending chunks over worker processes, rows to disk, then verdict and figure."""
+
+import json
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from eigenbatch.errors import RunError
+from eigenbatch.runs import RunDirectory, commit, write_atomically
+from eigenbatch_paper.claim import Chunk, Claim, Compute, Place, Row, Scale
+
+Key = tuple[Compute, str]  # what makes two chunks the same work
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSettings:
+    """What a claim's run directory was begun with."""
+
+    claim: str
+    scale: Scale
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRun:
+    """A claim at a scale, in its run directory."""
+
+    claim: Claim
+    scale: Scale
+    directory: RunDirectory
+
+    @classmethod
+    def open(cls, claim: Claim, scale: Scale, out: Path) -> "ClaimRun":
+        """Begin the run, or go on with one of the same claim and scale."""
+        directory = RunDirectory(out / scale / claim.name)
+        settings = ClaimSettings(claim.name, scale)
+        if directory.manifest.exists():
+            found = directory.read_manifest()["config"]
+            if found != asdict(settings):
+                raise RunError(
+                    f"{directory.path} holds another claim ({found}): choose another --out"
+                )
+        elif _rank() == 0:
+            directory.create(settings, device="cpu")
+        return cls(claim, scale, directory)
+
+    @property
+    def rows(self) -> Path:
+        """One line per finished chunk."""
+        return self.directory.path / "rows.jsonl"
+
+    @property
+    def verdict(self) -> Path:
+        """Written when every chunk is done."""
+        return self.directory.path / "verdict.json"
+
+    @property
+    def figure(self) -> Path:
+        """Drawn when every chunk is done."""
+        return self.directory.path / "figure.png"
+
+    def done(self) -> dict[str, list[Row]]:
+        """Rows of the chunks that are finished, by a text that identifies the chunk."""
+        return {key: line["rows"] for key, line in self._lines().items()}
+
+    def pending(self) -> list[Chunk]:
+        """Chunks still to be computed."""
+        done = self.done()
+        return [c for c in self.claim.chunks(self.scale) if _key(c) not in done]
+
+    def add(self, chunk: Chunk, rows: list[Row], seconds: float) -> None:
+        """Keep the rows of a finished chunk."""
+        line = {"chunk": _key(chunk), "seconds": seconds, "commit": commit(), "rows": rows}
+        if _rank():
+            return
+        with self.rows.open("ab+") as file:
+            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                file.write(b"\n")  # a line that a crash cut off
+            file.write(json.dumps(line).encode() + b"\n")
+
+    def conclude(self) -> dict[str, Any]:
+        """Judge, draw and write both; the record of the verdict."""
+        chunks = self.claim.chunks(self.scale)
+        found = self._lines()
+        lines = [found[_key(chunk)] for chunk in chunks]
+        rows = [row for line in lines for row in line["rows"]]
+        try:
+            verdict = self.claim.judge(rows)
+        except (KeyError, TypeError, IndexError, AttributeError) as reason:
+            raise RunError(
+                f"{self.rows} does not hold what {self.claim.name} needs ({reason!r}): it is "
+                "damaged or of another version. Remove it to compute the claim again"
+            ) from reason
+        record = self.claim.record(verdict, self.scale, _least_seeds(chunks))
+        record["commits"] = list(dict.fromkeys(line.get("commit") for line in lines))
+        record["judged"] = commit()
+        _draw(self.claim, rows, self.figure)
+        write_atomically(self.verdict, (json.dumps(record, indent=2) + "\n").encode())
+        return record
+
+    def _lines(self) -> dict[str, dict[str, Any]]:
+        """What was kept of each finished chunk: its rows, its time, and the commit it ran at."""
+        if not self.rows.is_file():
+            return {}
+        lines: dict[str, dict[str, Any]] = {}
+        for text in self.rows.read_bytes().splitlines():
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                continue  # cut off by a crash: the chunk is computed again
+            if not isinstance(line, dict) or not isinstance(line.get("chunk"), str):
+                raise RunError(f"{self.rows} is damaged: remove it to compute the claim again")
+            if not isinstance(line.get("rows"), list):
+                raise RunError(f"{self.rows} is damaged: remove it to compute the claim again")
+            lines[line["chunk"]] = line
+        return lines
+
+
+def reproduce(
+    claims: Sequence[Claim],
+    scale: Scale,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    jobs: int | None = None,
+    advance: Callable[[int, int, str], None] = lambda done, total, name: None,
+) -> Iterator[dict[str, Any]]:
+    """Compute what is missing and yield each claim's record as soon as it is complete.
+
+    jobs: worker processes of one thread each; as many as this process has cores by default. Under
+    torchrun every process takes part in every chunk, one after the other, and rank 0 writes.
+    advance: called with chunks done, chunks in all, and the name of the one just finished.
+    """
+    if data_dir is not None and not data_dir.exists():
+        raise RunError(f"--data-dir {data_dir}: no such folder")
+    for claim in claims:
+        if claim.needs_images and data_dir is None and scale != "smoke":
+            raise RunError(
+                f"{claim.name} at scale {scale} needs images ({claim.size[scale]}): give "
+                "--data-dir, the folder that holds them or cifar-10-batches-py; --scale smoke "
+                "needs none"
+            )
+    runs = [ClaimRun.open(claim, scale, out) for claim in {c.name: c for c in claims}.values()]
+    waiting: dict[Key, list[ClaimRun]] = {}
+    chunks: dict[Key, Chunk] = {}
+    for run in runs:
+        for chunk in run.pending():
+            key = (run.claim.compute, _key(chunk))
+            waiting.setdefault(key, []).append(run)
+            chunks[key] = chunk
+    open_chunks = {run.claim.name: len(run.pending()) for run in runs}
+    if not _rank():
+        yield from (run.conclude() for run in runs if not open_chunks[run.claim.name])
+    work = {
+        key: (key[0], chunks[key], Place(out / scale / "training", data_dir)) for key in waiting
+    }
+    for done, (key, rows, seconds) in enumerate(_results(work, jobs or _cores()), start=1):
+        advance(done, len(work), chunks[key].name)
+        for run in waiting[key]:
+            run.add(chunks[key], rows, seconds)
+            open_chunks[run.claim.name] -= 1
+            if not open_chunks[run.claim.name] and not _rank():
+                yield run.conclude()
+
+
+def _results(
+    work: Mapping[Key, tuple[Compute, Chunk, Place]], jobs: int
+) -> Iterator[tuple[Key, list[Row], float]]:
+    """Rows and seconds of every chunk, as they are finished."""
+    if _under_torchrun():
+        for key, arguments in work.items():
+            yield key, *_timed(*arguments)
+        return
+    processes = ProcessPoolExecutor(
+        min(jobs, max(len(work), 1)),
+        multiprocessing.get_context("spawn"),
+        initializer=_begin_worker,
+    )
+    running: dict[Future[tuple[list[Row], float]], Key] = {}
+    waiting = iter(work.items())
+    try:
+        while True:  # no more at a time than there are processes: an interruption starts no other
+            for key, arguments in islice(waiting, jobs - len(running)):
+                running[processes.submit(_timed, *arguments)] = key
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), *future.result()
+    except BrokenProcessPool as reason:
+        raise RunError(
+            "a worker was killed: is there enough memory for --jobs processes?"
+        ) from reason
+    finally:
+        processes.shutdown(wait=True, cancel_futures=True)
+
+
+def _least_seeds(chunks: Sequence[Chunk]) -> int:
+    """Seeds of the setting that has fewest."""
+    seeds: dict[str, set[Any]] = {}
+    for chunk in chunks:
+        rest = {name: value for name, value in chunk.settings.items() if name != "seed"}
+        key = json.dumps(rest, sort_keys=True)
+        seeds.setdefault(key, set()).add(chunk.settings.get("seed", 0))
+    return min(len(found) for found in seeds.values())
+
+
+def _timed(compute: Compute, chunk: Chunk, place: Place) -> tuple[list[Row], float]:
+    started = time.perf_counter()
+    rows = compute(chunk, place)
+    return rows, time.perf_counter() - started
+
+
+def _under_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0")) if _under_torchrun() else 0
+
+
+def _begin_worker() -> None:
+    """One thread for arithmetic, and one that ends the worker if its parent is killed."""
+    import torch
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    torch.set_num_threads(1)
+    threadpool_limits(1)  # numpy's BLAS has threads of its own
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _cores() -> int:
+    """Processes to use: one a core, or a single one where a GPU does the work."""
+    import torch
+
+    if torch.cuda.is_available():
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _key(chunk: Chunk) -> str:
+    return json.dumps([chunk.name, chunk.settings], sort_keys=True)
+
+
+def _draw(claim: Claim, rows: list[Row], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained", dpi=110)
+    claim.draw(rows, figure)
+    figure.savefig(path)

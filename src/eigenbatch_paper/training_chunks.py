@@ -1,0 +1,202 @@
+"""Training runs as chunks of claims: one run each, shared by every claim that asks for it."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eigenbatch_paper.claim import Chunk, Claim, Compute, Place, Row, Scale
+
+if TYPE_CHECKING:
+    from eigenbatch.runs import RunRecord
+    from eigenbatch.train import Run
+
+SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 20, "paper": 5}  # 20: ± 12 % of time to target
+FEWER_SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 3, "paper": 3}
+MINUTES_A_RUN: Mapping[Scale, float] = {"smoke": 0.02, "small": 0.6, "paper": 600.0}
+
+NAMES = {
+    "data": "data", "train_images": "data.train_size", "test_images": "data.test_size",
+    "copies": "data.copies", "workers": "data.workers", "image_size": "views.size",
+    "strength": "views.strength", "method": "method", "tau": "method.tau", "dim": "method.dim",
+    "queue_size": "method.queue_size", "momentum": "method.momentum",
+    "negatives": "method.negatives", "whiten_period": "method.whiten_period",
+    "encoder": "encoder", "stem": "encoder.stem", "width": "encoder.width",
+    "selector": "batches.selector", "batch_size": "batches.batch_size",
+    "pool_size": "batches.pool_size", "coverage": "batches.coverage", "epochs": "budget.epochs",
+    "precision": "budget.precision", "optimizer": "optimizer", "lr": "optimizer.lr",
+    "weight_decay": "optimizer.weight_decay", "schedule": "schedule",
+    "warmup_epochs": "schedule.warmup_epochs", "evaluate_every": "evaluation.every",
+    "read_every": "evaluation.read_every", "transfer": "evaluation.transfer", "seed": "seed",
+}  # fmt: skip
+"""Short names that chunks and rows use, and the settings of a `Run` that they stand for."""
+
+_SMALL = {
+    "data": "cifar10", "train_images": 5000, "test_images": 2000, "image_size": 16, "width": 16,
+    "dim": 64, "tau": 0.2, "batch_size": 128, "pool_size": 1280, "coverage": "free", "epochs": 8,
+    "lr": 2e-3, "transfer": "digits",
+}  # fmt: skip
+_SMOKE = _SMALL | {
+    "data": "digits", "train_images": 256, "test_images": 128, "image_size": 8, "width": 4,
+    "dim": 16, "batch_size": 32, "pool_size": 128, "epochs": 2, "transfer": None,
+}  # fmt: skip
+_QUEUE = {
+    "smoke": {"queue_size": 128, "momentum": 0.99},
+    "small": {"queue_size": 2048, "momentum": 0.99},
+    "paper": {},
+}
+_BASE: Mapping[Scale, Mapping[str, Any]] = {"smoke": _SMOKE, "small": _SMALL, "paper": {}}
+_RECIPE: Mapping[Scale, str] = {"smoke": "digits", "small": "digits", "paper": "imagenet100"}
+
+SETTINGS: Mapping[Scale, str] = {
+    "smoke": "256 digits, ConvNet, 2 epochs",
+    "small": "5,000 CIFAR-10 images at 16 x 16, ConvNet, n=128, k=1280, 8 epochs",
+    "paper": "ImageNet-100, ResNet-18, n=512, k=5120, 200 epochs",
+}
+READINGS = (
+    "gradient", "certified_lower", "certified_upper", "paper_lower", "paper_upper", "sigma_hat",
+    "alignment", "entropy_rank", "isotropy_gap", "isotropy_gap_unbiased",
+    "gradient_rolling_variance_bound",
+)  # fmt: skip
+
+
+FINAL = (
+    "knn", "rankme", "linear", "linear_5_labels", "linear_sgd", "transfer_knn", "transfer_linear",
+)  # fmt: skip
+
+
+def training_chunk(scale: Scale, seed: int, *, recipe: str | None = None, **changes: Any) -> Chunk:
+    """One training run: a recipe with some settings changed.
+
+    Args:
+        scale: "paper" starts from the printed recipe, the others from a small setting of our own.
+        seed: of the run.
+        recipe: another recipe of the paper, used at paper scale only.
+        **changes: settings by their short names, see `NAMES`.
+
+    """
+    name = recipe if recipe and scale == "paper" else _RECIPE[scale]
+    settings = {"recipe": name, **_BASE[scale], **changes, "seed": seed}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    words = [str(settings.get("method", "simclr")), str(settings.get("selector", "random"))]
+    return Chunk(f"{'-'.join(words)}-seed-{seed}-{digest}", settings)
+
+
+def moco_chunk(scale: Scale, seed: int, **changes: Any) -> Chunk:
+    """A MoCo run: a pool of two batches, as printed, and a queue of the scale's length."""
+    changes = {**_QUEUE[scale], **changes}
+    if scale != "paper":
+        batch = int({**_BASE[scale], **changes}["batch_size"])
+        changes = {"method": "moco", "pool_size": 2 * batch} | changes
+    else:
+        changes = {"method": "moco"} | changes
+    return training_chunk(scale, seed, recipe="moco-imagenet100", **changes)
+
+
+def batch_size(scale: Scale) -> int:
+    """Samples per batch of the scale's base setting."""
+    return run_of(training_chunk(scale, 0), Place(Path())).batches.batch_size
+
+
+def policies(
+    scale: Scale, selectors: Iterable[str], seeds: Mapping[Scale, int] = SEEDS, **changes: Any
+) -> list[Chunk]:
+    """Every selector with every seed; the selectors of one seed beside each other."""
+    return [
+        training_chunk(scale, seed, selector=selector, **changes)
+        for seed in range(seeds[scale])
+        for selector in selectors
+    ]
+
+
+def run_of(chunk: Chunk, place: Place) -> "Run":
+    """The run that a chunk describes, with its data in the folder that the user gave."""
+    from eigenbatch.train import override, recipe
+
+    settings = dict(chunk.settings)
+    texts = [f"{NAMES[name]}={_text(value)}" for name, value in settings.items() if name in NAMES]
+    kinds = [text for text in texts if "." not in text.partition("=")[0]]
+    run = override(recipe(str(settings["recipe"])), [*kinds, *(t for t in texts if t not in kinds)])
+    if place.data_dir is not None and hasattr(run.data, "directory"):
+        run = override(run, [f"data.directory={place.data_dir}"])
+    return run
+
+
+def _text(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+def compute(chunk: Chunk, place: Place) -> list[Row]:
+    """Train as the chunk says, or read the run if it is finished; its facts as one row."""
+    return [settings_of(chunk, place) | facts(trained(chunk, place))]
+
+
+def settings_of(chunk: Chunk, place: Place) -> Row:
+    """Every setting of the chunk's run by its short name."""
+    from eigenbatch.runs import flat
+    from eigenbatch.train import to_plain
+
+    known = flat(to_plain(run_of(chunk, place)))
+    return {short: known.get(name) for short, name in NAMES.items()}
+
+
+def trained(chunk: Chunk, place: Place, **arguments: Any) -> "RunRecord":
+    """The record of the chunk's run, trained as far as it is not."""
+    import torch
+
+    from eigenbatch.runs import RunDirectory, read_run
+    from eigenbatch.train import train
+
+    directory = RunDirectory(place.runs / chunk.name)
+    resume = directory.manifest.exists()
+    train(run_of(chunk, place), directory.path, resume=resume, devices=1, **arguments)
+    return read_run(directory.path, clock="seconds" if torch.cuda.is_available() else "cpu_seconds")
+
+
+def facts(run: "RunRecord") -> Row:
+    """What claims ask about a run: its summary, and curves.
+
+    Without a GPU times are processor time: two runs share noisy cores, and all work is done there.
+    """
+    from eigenbatch.runs import summarise
+
+    curve, losses, series = run.accuracy, run.series["loss"], run.series
+    assert curve is not None
+    read = series["spectral/gradient"]
+    return {
+        **asdict(summarise(run)),
+        "curve_epochs": curve.epoch.tolist(),
+        "times": curve.seconds.tolist(),
+        "knn": curve.value.tolist(),
+        "rankme": series["rankme"].value.tolist(),
+        "losses": [
+            float(losses.value[losses.epoch == e].mean()) for e in sorted(set(losses.epoch))
+        ],
+        "final": {name: run.final(name) for name in FINAL if name in series},
+        "steps_per_epoch": run.metrics.end[0] / run.metrics.end[1],
+        "read_at": read.step.tolist(),
+        "readings": {
+            name: series[f"spectral/{name}"].value.tolist()
+            for name in READINGS
+            if f"spectral/{name}" in series
+        },
+    }
+
+
+def training_claim(
+    *, runs: str, paper_size: str | None = None, compute: Compute = compute, **fields: Any
+) -> Claim:
+    """A claim whose chunks are training runs; `runs` says which, in words.
+
+    paper_size: what the paper trains, where it is not ImageNet-100 with a ResNet-18.
+    """
+    size = {scale: f"{runs}: {setting}" for scale, setting in SETTINGS.items()}
+    if paper_size is not None:
+        size["paper"] = paper_size
+    minutes = {
+        scale: len(fields["chunks"](scale)) * each / (1 if scale == "paper" else 2)
+        for scale, each in MINUTES_A_RUN.items()
+    }
+    return Claim(size=size, minutes=minutes, compute=compute, needs_images=True, **fields)

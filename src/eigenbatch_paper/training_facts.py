@@ -1,0 +1,234 @@
+"""Rows of training runs, grouped, compared in pairs and judged."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from eigenbatch.runs import (
+    PairedDifference,
+    bootstrap_interval,
+    first_crossing,
+    paired_difference,
+)
+from eigenbatch_paper.claim import Row, Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Quantity = Callable[[Row], float]
+COLOURS = ("#555555", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C510A")
+LABELS = {
+    "random": "Random", "p1": "P1 (most diverse)", "p2": "P2 (least diverse)",
+    "p3": "P3 (balanced)", "greedy-16": "Greedy-16", "greedy-64": "Greedy-64",
+    "greedy-256": "Greedy-256",
+    "greedy-pool": "Greedy, whole pool", "recipe": "P3, then Greedy-64", "clustered": "Clustered",
+    "blend": "Blend",
+}  # fmt: skip
+
+
+def grouped(rows: Sequence[Row], *names: str) -> dict[Any, list[Row]]:
+    """Rows by one setting (or a tuple of several), each group in the order of its seeds."""
+    groups: dict[Any, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: int(row["seed"])):
+        values = tuple(row.get(name) for name in names)
+        groups.setdefault(values[0] if len(values) == 1 else values, []).append(row)
+    return groups
+
+
+def accuracy(row: Row) -> float:
+    """Final kNN accuracy."""
+    return float(row["final_accuracy"])
+
+
+def linear(row: Row) -> float:
+    """Accuracy of the linear probe at the end."""
+    return float(row["final"]["linear"])
+
+
+def accuracy_area(row: Row) -> float:
+    """AUAC: mean kNN accuracy over epochs."""
+    return float(row["accuracy_area"])
+
+
+def loss_area(row: Row) -> float:
+    """AULC: the mean loss of an epoch, summed over epochs."""
+    return float(row["loss_area"])
+
+
+def peak_sigma(row: Row) -> float:
+    """The largest top eigenvalue of any reading."""
+    return float(row["peak_sigma"])
+
+
+def collapsed(row: Row) -> bool:
+    """The paper's flags: sigma-hat above 0.99, or mean alignment above 0.98."""
+    return bool(row["collapsed"])
+
+
+def time_to(target: float) -> Quantity:
+    """Processor seconds to an accuracy, selection and cache refresh included."""
+    return lambda row: first_crossing(row["times"], row["knn"], target)
+
+
+def epochs_to(target: float) -> Quantity:
+    """Epochs to an accuracy."""
+    return lambda row: first_crossing(row["curve_epochs"], row["knn"], target)
+
+
+def mean(rows: Sequence[Row], quantity: Quantity) -> float:
+    """Mean over seeds."""
+    return float(np.mean([quantity(row) for row in rows]))
+
+
+def gain(treated: Sequence[Row], baseline: Sequence[Row], quantity: Quantity) -> PairedDifference:
+    """Paired difference of a quantity over the seeds both have."""
+    return paired_difference(*_paired(treated, baseline, quantity))
+
+
+def saved(treated: Sequence[Row], baseline: Sequence[Row], quantity: Quantity) -> PairedDifference:
+    """Relative saving 1 - treated / baseline: 0.15 is 15 % less."""
+    ours, theirs = _paired(treated, baseline, quantity)
+    shares = [
+        1 - a / b if math.isfinite(a) and math.isfinite(b) and b > 0 else math.nan
+        for a, b in zip(ours, theirs, strict=True)
+    ]
+    return paired_difference(shares, [0.0] * len(shares))
+
+
+def saved_to_plateau(treated: Sequence[Row], baseline: Sequence[Row]) -> tuple[float, float, float]:
+    """Share of time saved to the baseline's own final accuracy, on the mean curves over seeds.
+
+    Single runs may never get there. With the 95 % interval of a bootstrap over seeds: (low, share,
+    high); infinite where the mean curve stays below.
+    """
+
+    def share(ours: Sequence[Row], theirs: Sequence[Row]) -> float:
+        target = mean(theirs, accuracy)
+        return 1 - _time_of_mean(ours, target) / _time_of_mean(theirs, target)
+
+    low, high = bootstrap_interval(share, treated, baseline)
+    return low, share(treated, baseline), high
+
+
+def _time_of_mean(rows: Sequence[Row], target: float) -> float:
+    """When the mean curve reaches the target."""
+    times, heights = (np.mean([row[n] for row in rows], axis=0).tolist() for n in ("times", "knn"))
+    return first_crossing(times, heights, target)
+
+
+def _paired(
+    treated: Sequence[Row], baseline: Sequence[Row], quantity: Quantity
+) -> tuple[list[float], list[float]]:
+    by_seed = {row["seed"]: quantity(row) for row in baseline}
+    both = [row for row in treated if row["seed"] in by_seed]
+    return [quantity(row) for row in both], [by_seed[row["seed"]] for row in both]
+
+
+def percent(difference: PairedDifference, unit: str = "%") -> str:
+    """A difference of shares, with its interval, e.g. "+1.2 % ± 0.8"; unit: "%" or "points"."""
+    if not math.isfinite(difference.mean):
+        return "without a time in some run"
+    half = 100 * difference.half_width
+    text = f"{100 * difference.mean:+.1f} {unit}"
+    return f"{text} ± {half:.1f}" if math.isfinite(half) else text
+
+
+def listed(differences: Mapping[Any, PairedDifference], unit: str = "%") -> str:
+    """Differences with their names."""
+    return ", ".join(f"{name} {percent(one, unit)}" for name, one in differences.items())
+
+
+def better(difference: PairedDifference) -> bool:
+    """Significantly above zero."""
+    return difference.significant and difference.mean > 0
+
+
+def beside(difference: PairedDifference, printed: float) -> str:
+    """Whether the interval leaves room for the printed figure: no effect found is not none."""
+    excluded = not difference.low <= printed <= difference.high
+    return (
+        f"The interval {'excludes' if excluded else 'does not exclude'} the printed {printed:+.0%}."
+    )
+
+
+def graded(
+    main: Mapping[str, bool], rest: Mapping[str, bool], measured: str, note: str = ""
+) -> Verdict:
+    """Reproduced if every part holds; under conditions if only the main ones do.
+
+    The parts that fail are named in the note.
+    """
+    failed = [name for name, holds in {**main, **rest}.items() if not holds]
+    if not failed:
+        return Verdict("reproduced", measured, note)
+    text = f"Not found: {'; '.join(failed)}. {note}".strip()
+    if all(main.values()):
+        return Verdict("holds under stated conditions", measured, text)
+    return Verdict("does not reproduce", measured, text)
+
+
+def draw_differences(
+    axes: "Axes", names: Sequence[str], differences: Sequence[PairedDifference], label: str
+) -> None:
+    """One line a policy: the paired difference to the baseline with its 95 % interval."""
+    for place, one in enumerate(differences):
+        colour = COLOURS[1] if one.significant else COLOURS[0]
+        half = one.half_width if math.isfinite(one.half_width) else 0.0
+        if math.isfinite(one.mean):
+            axes.errorbar(100 * one.mean, place, xerr=100 * half, fmt="o", color=colour, capsize=3)
+        else:
+            axes.text(0, place, " target not reached", va="center", color=colour)
+    axes.axvline(0, color="#999999", lw=1)
+    axes.set_yticks(range(len(names)), [LABELS.get(name, name) for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlabel(label)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def draw_gains(
+    figure: "Figure", rows: Sequence[Row], names: Sequence[str], panels: Mapping[str, Quantity]
+) -> None:
+    """A panel for every quantity: what each policy gains over Random."""
+    groups = grouped(rows, "selector")
+    for axes, (label, quantity) in zip(
+        figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True
+    ):
+        gains = [gain(groups[name], groups["random"], quantity) for name in names]
+        draw_differences(axes, names, gains, f"{label} over Random, points")
+
+
+def draw_band(axes: "Axes", row: Row, *, smoothing: float = 0.1) -> None:
+    """The gradient of one run (a moving average) inside the printed and certified bands."""
+    steps, reading = row["read_at"], row["readings"]
+    for band, colour, alpha in (("paper", COLOURS[5], 0.25), ("certified", COLOURS[1], 0.5)):
+        axes.fill_between(
+            steps, reading[f"{band}_lower"], reading[f"{band}_upper"], color=colour, alpha=alpha,
+            lw=0, label=f"{'printed' if band == 'paper' else band} band",
+        )  # fmt: skip
+    smooth, average = [], reading["gradient"][0]
+    for value in reading["gradient"]:
+        average += smoothing * (value - average)
+        smooth.append(average)
+    axes.plot(steps, smooth, color="black", lw=1, label="measured (smoothed)")
+    axes.set(yscale="log", xlabel="step", ylabel="mean squared gradient")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_curves(
+    axes: "Axes", groups: Mapping[str, Sequence[Row]], *, over: str, label: str
+) -> None:
+    """Accuracy of every group over epochs or processor time: mean line, range of seeds shaded."""
+    for colour, (name, rows) in zip(COLOURS, groups.items(), strict=False):
+        heights = np.array([row["knn"] for row in rows])
+        places = np.mean([row[over] for row in rows], axis=0)
+        axes.plot(places, heights.mean(0), color=colour, label=LABELS.get(name, name))
+        axes.fill_between(places, heights.min(0), heights.max(0), color=colour, alpha=0.12, lw=0)
+    axes.set_xlabel(label)
+    axes.set_ylabel("kNN accuracy")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)

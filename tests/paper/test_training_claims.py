@@ -1,0 +1,320 @@
+"""Claims that train: each runs at smoke scale, and each judge can say yes and no."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from eigenbatch.errors import RunError
+from eigenbatch.runs import paired_difference
+from eigenbatch.train.recipes import recipe
+from eigenbatch_paper.claim import Place
+from eigenbatch_paper.registry import NAMES, claim
+from eigenbatch_paper.reproduce import ClaimRun, reproduce
+from eigenbatch_paper.training_chunks import moco_chunk, run_of, training_chunk
+from eigenbatch_paper.training_facts import (
+    beside,
+    grouped,
+    percent,
+    saved,
+    saved_to_plateau,
+)
+
+TRAINING = [name for name in NAMES if claim(name).needs_images]
+
+
+def curve(seed, *, final=0.5, speed=1.0, **settings):
+    """A run that learns towards `final`; a higher speed gets there in fewer epochs."""
+    heights = [0.2 + (final - 0.2) * min(1.0, speed * epoch / 8) for epoch in range(9)]
+    readings = {
+        "sigma_hat": [0.3] * 4, "alignment": [0.5] * 4, "gradient": [2.0] * 4,
+        "paper_lower": [1.0] * 4, "paper_upper": [9.0] * 4, "certified_lower": [1.9] * 4,
+        "certified_upper": [2.1] * 4, "entropy_rank": [10.0] * 4, "isotropy_gap": [3.7] * 4,
+        "isotropy_gap_unbiased": [3.0] * 4,
+    }  # fmt: skip
+    jitter = 1e-3 * seed
+    return {
+        "seed": seed, "batch_size": 8, "dim": 16, "method": "simclr",
+        "curve_epochs": list(range(9)), "times": [10.0 * e + seed for e in range(9)],
+        "knn": [h + jitter for h in heights],
+        "rankme": [5.0 + e for e in range(9)], "losses": [4.0 + jitter] * 8, "mean_rank": 5.0,
+        "selection_share": 0.01, "steps_per_epoch": 10, "final_accuracy": heights[-1] + jitter,
+        "accuracy_area": sum(heights[1:]) / 8, "loss_area": 32 + 8 * jitter, "peak_sigma": 0.3,
+        "collapsed": False, "read_at": [1, 11, 21, 31],
+        "readings": readings,
+        "final": {"linear": final + jitter, "transfer_linear": final + jitter, "linear_sgd": final,
+                  "seconds": 90.0},
+    } | settings  # fmt: skip
+
+
+def policies(speeds, **settings):
+    return [
+        curve(seed, selector=name, speed=speed + 0.01 * seed, **settings)
+        for name, speed in speeds.items()
+        for seed in range(3)
+    ]
+
+
+@pytest.fixture(name="finished", scope="module")
+def _finished(tmp_path_factory):
+    """Every training claim at smoke scale, in one call: runs are shared."""
+    out = tmp_path_factory.mktemp("claims")
+    records = reproduce([claim(name) for name in TRAINING], "smoke", out, jobs=2)
+    return out, {record["claim"]: record for record in records}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_training_claim_gives_a_verdict_and_a_figure(finished, name):
+    out, records = finished
+    assert records[name]["measured"]
+    assert records[name]["seeds"] >= 2
+    run = ClaimRun.open(claim(name), "smoke", out)
+    assert run.figure.stat().st_size > 5000
+    assert json.loads(run.verdict.read_text()) == records[name]
+    assert not run.pending()
+
+
+@pytest.mark.slow
+def test_claims_share_runs_and_finished_ones_are_not_trained_again(finished):
+    out, _ = finished
+    runs = {path.name for path in (out / "smoke" / "training").iterdir()}
+    asked = sum(len(claim(name).chunks("smoke")) for name in TRAINING)
+    assert len(runs) < asked / 1.5
+    before = {p: p.stat().st_mtime_ns for p in (out / "smoke" / "training").rglob("checkpoint.pt")}
+    list(reproduce([claim("wall-clock")], "smoke", out, jobs=1))
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+
+
+def test_without_images_the_flag_is_named(tmp_path):
+    with pytest.raises(RunError, match="--data-dir"):
+        list(reproduce([claim("wall-clock")], "small", tmp_path))
+
+
+def test_equal_settings_are_one_chunk_and_others_another():
+    assert training_chunk("small", 0, selector="p3") == training_chunk("small", 0, selector="p3")
+    names = {
+        training_chunk("small", 0).name,
+        training_chunk("small", 1).name,
+        training_chunk("small", 0, strength=0.5).name,
+        moco_chunk("small", 0).name,
+    }
+    assert len(names) == 4
+
+
+def test_the_papers_moco_has_its_own_batch_and_queue():
+    run = run_of(moco_chunk("paper", 0, selector="p3"), Place(Path()))
+    assert (run.batches.batch_size, run.batches.pool_size) == (256, 512)
+    assert run.method.queue_size == 65_536
+    assert run.optimizer.weight_decay == recipe("moco-imagenet100").optimizer.weight_decay
+
+
+def test_an_unreached_target_is_said_and_never_significant():
+    rows = [curve(s, selector="random") for s in range(3)]
+    never = [curve(s, selector="p3", final=0.25) for s in range(3)]
+    difference = saved(
+        never, rows, lambda row: 1.0 if row["selector"] == "random" else float("inf")
+    )
+    assert not difference.significant
+    assert percent(difference) == "without a time in some run"
+    assert list(grouped(rows + never, "selector")) == ["random", "p3"]
+
+
+def test_time_to_the_plateau_is_read_off_mean_curves():
+    slow = [
+        {"seed": s, "times": [0, 4, 8], "knn": [0.0, 0.4, 0.5], "final_accuracy": 0.5}
+        for s in range(3)
+    ]
+    fast = [row | {"knn": [0.0, 0.5, 0.7]} for row in slow]  # 0.5 after 4 of 8
+    assert saved_to_plateau(fast, slow) == pytest.approx((0.5, 0.5, 0.5))
+    lower = [row | {"knn": [0.0, 0.1, 0.2]} for row in slow]
+    assert saved_to_plateau(lower, slow)[1] == -math.inf
+
+
+FAST = {
+    "random": 1.0, "p3": 1.5, "greedy-16": 1.1, "greedy-64": 1.5, "greedy-256": 1.5, "p1": 1.2,
+    "greedy-pool": 1.5, "recipe": 2.0, "recipe-2": 2.0, "p2": 1.3, "clustered": 1.0, "blend": 1.0,
+}  # fmt: skip
+SLOW = FAST | {"greedy-64": 0.9, "p3": 0.9, "recipe-2": 0.9}
+
+
+@pytest.mark.parametrize("name", ["greedy-cifar", "wall-clock", "practical-recipe"])
+def test_speed_is_judged_by_the_paired_time_to_the_target(name):
+    assert claim(name).judge(policies(FAST)).outcome != "does not reproduce"
+    assert claim(name).judge(policies(SLOW)).outcome == "does not reproduce"
+
+
+def test_pool_policies_are_judged_by_the_loss_area():
+    same = policies(dict.fromkeys(("random", "p1", "p2", "p3"), 1.0))
+    off = {"random": 0.0, "p1": 0.3, "p2": 0.2, "p3": 0.1}
+    lower = [row | {"loss_area": row["loss_area"] - 8 * off[row["selector"]]} for row in same]
+    verdict = claim("pool-policies").judge(lower)
+    assert verdict.outcome == "holds under stated conditions"
+    assert "P2's loss area is the lowest" in verdict.note
+    assert claim("pool-policies").judge(same).outcome == "does not reproduce"
+
+
+def test_pool_size_needs_a_saving_to_divide():
+    def rows(speed):
+        runs = policies({"random": 1.0}, pool_size=80)
+        return runs + [
+            row for k in (32, 80) for row in policies({"p3": speed * (1 + k / 1000)}, pool_size=k)
+        ]
+
+    assert claim("pool-size").judge(rows(1.5)).outcome == "reproduced"
+    assert claim("pool-size").judge(rows(0.9)).outcome == "does not reproduce"
+
+
+@pytest.mark.parametrize(("name", "change"), [
+    ("real-band", {"paper_upper": [1.5] * 4}),
+    ("queue-band", {"paper_lower": [2.5] * 4}),
+    ("isotropy-training", {"isotropy_gap": [60.0] * 4}),
+])  # fmt: skip
+def test_one_figure_decides_the_readings_claims(name, change):
+    good = [curve(seed) for seed in range(3)]
+    assert claim(name).judge(good).outcome == "reproduced"
+    bad = [row | {"readings": row["readings"] | change} for row in good]
+    assert claim(name).judge(bad).outcome == "does not reproduce"
+
+
+@pytest.mark.parametrize(("noise", "outcome"), [
+    (0.855, "reproduced"), (0.5, "holds under stated conditions"), (2.0, "does not reproduce"),
+])  # fmt: skip
+def test_whitening_is_judged_by_the_ratio_of_variances(noise, outcome):
+    gradient = [5 + (1 if i % 2 else -1) * (noise if i // 10 % 2 else 1.0) for i in range(80)]
+    rows = [
+        curve(seed, whiten_period=10)
+        | {"readings": {"gradient": gradient, "sigma_hat": [1.05 / 16] * 80}}
+        for seed in range(2)
+    ]
+    assert claim("whitening").judge(rows).outcome == outcome
+
+
+@pytest.mark.parametrize(("sign", "outcome"), [(1, "reproduced"), (-1, "does not reproduce")])
+def test_rank_and_accuracy_are_judged_by_their_correlation(sign, outcome):
+    ranks = {"random": 5.0, "p1": 6.0, "greedy-64": 7.0, "p3": 8.0}
+    rows = [
+        curve(seed, selector=name, final=0.5 + sign * 0.01 * rank)
+        for name, rank in ranks.items()
+        for seed in range(3)
+    ]
+    for row in rows:
+        row["rankme"] = [*row["rankme"][:-1], ranks[row["selector"]]]
+    assert claim("rank-accuracy").judge(rows).outcome == outcome
+
+
+@pytest.mark.parametrize(("gain", "outcome"), [
+    (0.02, "reproduced"), (0.0, "holds under stated conditions"), (-0.02, "does not reproduce"),
+])  # fmt: skip
+def test_transfer_is_judged_by_the_probe_on_other_data(gain, outcome):
+    rows = [
+        curve(seed, selector=name, final=0.5 + (gain if name == "p3" else 0))
+        for name in ("random", "p3", "greedy-64")
+        for seed in range(3)
+    ]
+    if gain == 0:
+        rows = [row | {"final": row["final"] | {"transfer_linear": 0.5}} for row in rows]
+    assert claim("transfer").judge(rows).outcome == outcome
+
+
+@pytest.mark.parametrize(("name", "settings"), [
+    ("similar-batches", {}), ("redundant-data", {"copies": 4}),
+])  # fmt: skip
+def test_diversity_is_judged_by_final_accuracy(name, settings):
+    def rows(gain):
+        return [
+            curve(seed, selector=policy, final=0.5 + gain * (policy in ("greedy-64", "p3")),
+                  **settings)
+            for policy in FAST
+            for seed in range(3)
+        ]  # fmt: skip
+
+    assert claim(name).judge(rows(0.05)).outcome == "reproduced"
+    assert claim(name).judge(rows(-0.05)).outcome == "does not reproduce"
+
+
+@pytest.mark.parametrize(("gain", "outcome"), [
+    (0.05, "reproduced"), (-0.05, "does not reproduce"),
+])  # fmt: skip
+def test_time_to_the_plateau_is_judged_by_mean_curves_of_other_seeds(gain, outcome):
+    rows = [
+        curve(seed, selector=policy, final=0.5 + gain * (policy == "greedy-64"))
+        for policy in ("random", "greedy-64")
+        for seed in range(3)
+    ]
+    assert claim("plateau-time").judge(rows).outcome == outcome
+    used = {c.settings["seed"] for c in claim("wall-clock").chunks("small")}
+    assert not used & {c.settings["seed"] for c in claim("plateau-time").chunks("small")}
+
+
+def test_coverage_modes_are_judged_one_by_one():
+    def rows(gains):
+        return [
+            curve(seed, selector=policy, coverage=mode,
+                  final=0.5 + (gain if policy == "greedy-64" else 0))
+            for mode, gain in zip(("free", "stream", "epoch"), gains, strict=True)
+            for policy in ("random", "greedy-64")
+            for seed in range(3)
+        ]  # fmt: skip
+
+    judge = claim("coverage-modes").judge
+    assert judge(rows((0.05, 0.05, 0.05))).outcome == "reproduced"
+    assert judge(rows((0.05, 0, 0))).outcome == "holds under stated conditions"
+    assert judge(rows((0, 0, -0.05))).outcome == "does not reproduce"
+
+
+def test_augmentation_is_judged_at_every_strength():
+    def rows(strong):
+        return [
+            row
+            for strength, speed in ((0.5, 1.17), (1.0, 1.17), (1.5, strong))
+            for row in policies({"random": 1.0, "greedy-64": speed}, strength=strength)
+        ]
+
+    judge = claim("augmentation").judge
+    assert judge(rows(1.17)).outcome in ("reproduced", "holds under stated conditions")
+    assert judge(rows(0.9)).outcome == "does not reproduce"
+
+
+def moco(selector, queue, speed, **settings):
+    return policies({selector: speed}, method="moco", queue_size=queue, **settings)
+
+
+@pytest.mark.parametrize(("speed", "outcome"), [(1.5, "reproduced"), (0.9, "does not reproduce")])
+def test_moco_policies_are_judged_by_epochs(speed, outcome):
+    rows = moco("random", 64, 1.0) + moco("random", 128, 1.0)
+    for selector in ("p3", "greedy-64", "p3-0.3", "p3-0.7"):
+        rows += moco(selector, 128, speed)
+    rows += moco("p3", 64, speed)
+    assert claim("moco-policies").judge(rows).outcome == outcome
+
+
+@pytest.mark.parametrize(("speed", "outcome"), [(1.5, "reproduced"), (0.9, "does not reproduce")])
+def test_strong_baselines_are_judged_by_epochs_and_accuracy(speed, outcome):
+    rows = moco("random", 64, 1.0) + moco("p3", 64, speed) + moco("greedy-64", 64, 1.0)
+    for kind in ("mixed", "distance"):
+        rows += [row | {"selector": None} for row in moco("random", 64, 1.0, negatives=kind)]
+    rows += [curve(s, method="supcon", final=0.7) for s in range(3)]
+    assert claim("strong-baselines").judge(rows).outcome == outcome
+
+
+@pytest.mark.parametrize(("power", "outcome"), [(1, "reproduced"), (8, "does not reproduce")])
+def test_alignment_is_judged_by_a_linear_fit(power, outcome):
+    centres = [-0.975 + 0.05 * i for i in range(40)]
+    norms = [1000 * ((1 - c) / 2) ** power for c in centres]
+    rows = [{"seed": 0, "counts": [1000] * 40, "norms": norms, "floors": norms}]
+    assert claim("alignment-gradient").judge(rows).outcome == outcome
+
+
+def test_a_short_run_of_alignment_starts_afresh(tmp_path):
+    chunk = claim("alignment-gradient").chunks("smoke")[0]
+    place = Place(tmp_path)
+    first = claim("alignment-gradient").compute(chunk, place)
+    assert claim("alignment-gradient").compute(chunk, place) == first
+
+
+@pytest.mark.parametrize(("printed", "words"), [(0.3, "excludes"), (0.01, "does not exclude")])
+def test_a_note_says_whether_the_printed_figure_is_still_possible(printed, words):
+    difference = paired_difference([0.01, 0.02, 0.0], [0.0, 0.0, 0.0])
+    assert f"{words} the printed" in beside(difference, printed)

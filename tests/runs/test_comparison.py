@@ -1,0 +1,192 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from eigenbatch import compare
+from eigenbatch.errors import ArgumentTypeError, ParameterError, RunError
+from eigenbatch.runs import first_crossing, paired_difference, read_run, summarise
+from eigenbatch.train.comparing import compare_selectors
+from eigenbatch.train.run import Run
+from eigenbatch.train.settings import override
+
+SMALL = override(
+    Run(), ["budget.epochs=2", "batches.batch_size=240", "encoder.width=4", "method.dim=16"]
+)
+
+
+def written(path, lines):
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return read_run(path)
+
+
+def test_the_interval_and_p_value_are_those_of_scipys_paired_test():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(1, 1, 8), rng.normal(0, 1, 8)
+    found, reference = paired_difference(a, b), stats.ttest_rel(a, b)
+    interval = reference.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    assert found.p_value == pytest.approx(reference.pvalue)
+    assert found.mean == pytest.approx(np.mean(a - b))
+    assert found.significant == (reference.pvalue < 0.05)
+
+
+def test_one_pair_has_no_interval_and_an_unreached_target_no_mean():
+    single = paired_difference([1.0], [0.5])
+    assert single.mean == 0.5
+    assert math.isnan(single.low)
+    assert not single.significant
+    assert not paired_difference([1.0, 1.0], [0.5, 0.5]).significant
+    assert paired_difference([1.0, 1.0, 1.1], [0.5, 0.5, 0.5]).significant
+    assert math.isnan(paired_difference([math.inf, 1.0], [1.0, 1.0]).low)
+    with pytest.raises(ParameterError, match="2 and 1"):
+        paired_difference([1.0, 2.0], [1.0])
+
+
+def test_a_summary_reads_time_and_areas_off_the_metrics(tmp_path):
+    metrics = [
+        {"step": 0, "epoch": 0, "seconds": 0.0, "knn": 0.1},
+        {"step": 1, "epoch": 0, "seconds": 1.0, "loss": 4.0, "sampler/seconds": 0.5,
+         "sampler/participation_ratio": 8.0},
+        {"step": 2, "epoch": 0, "seconds": 2.0, "loss": 2.0},
+        {"step": 2, "epoch": 1, "seconds": 3.0, "knn": 0.4},
+        {"step": 3, "epoch": 1, "seconds": 4.0, "spectral/sigma_hat": 0.7,
+         "spectral/alignment": 0.5},
+        {"step": 3, "epoch": 1, "seconds": 4.0, "loss": 1.0},
+        {"step": 4, "epoch": 2, "seconds": 5.0, "knn": 0.8},
+        {"step": 4, "epoch": 2, "seconds": 10.0, "knn": 0.8, "finished": 1},
+    ]  # fmt: skip
+    summary = summarise(written(tmp_path, metrics), target=0.6)
+    assert (summary.first_accuracy, summary.final_accuracy) == (0.1, 0.8)
+    assert (summary.seconds_to_target, summary.epochs_to_target) == (4.0, 1.5)
+    assert summary.loss_area == 3.0 + 1.0
+    assert summary.accuracy_area == pytest.approx((0.4 + 0.8 + 0.8) / 3)
+    halved = summarise(written(tmp_path, metrics), area_epochs=1)
+    assert halved.accuracy_area == pytest.approx(0.4)
+    assert summary.peak_sigma == 0.7
+    assert not summary.collapsed
+    assert summary.selection_share == 0.05
+    assert summary.mean_rank == 8.0
+    assert summarise(written(tmp_path, metrics), target=0.9).seconds_to_target == math.inf
+    collapsed = [*metrics, dict(metrics[4], **{"spectral/sigma_hat": 0.995})]
+    assert summarise(written(tmp_path, collapsed), target=0.9).collapsed
+
+
+@pytest.mark.slow
+def test_a_comparison_is_paired_resumable_and_not_run_twice(tmp_path):
+    asked = []
+    options = {"progress": lambda *facts: asked.append(facts), "accelerator": "cpu"}
+    first = compare_selectors(SMALL, ["random", "greedy-16"], 1, tmp_path, **options)
+    assert [one[:2] for one in asked] == 2 * [("random", 0)] + 2 * [("greedy-16", 0)]
+    assert [one[2] is None for one in asked] == [True, False, True, False]
+    assert first.entries[0].accuracy_gain.mean == 0.0
+    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("metrics.jsonl")}
+    both = compare_selectors(SMALL, ["random", "greedy-16"], 2, tmp_path, **options)
+    assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
+    greedy = both.entries[1]
+    assert greedy.summaries[0].final_accuracy == first.entries[1].summaries[0].final_accuracy
+    gains = [g.final_accuracy - r.final_accuracy
+             for g, r in zip(greedy.summaries, both.entries[0].summaries, strict=True)]  # fmt: skip
+    assert greedy.accuracy_gain.mean == pytest.approx(np.mean(gains))
+
+
+@pytest.mark.parametrize(
+    ("selectors", "seeds", "message"),
+    [
+        (["random"], 1, "at least two"),
+        (["random", "random"], 1, "at least two different"),
+        (["random", "best"], 1, "unknown selector 'best'"),
+        (["random", "greedy-x"], 1, "not written as greedy"),
+        (["random", "p1"], 0, "seeds must be at least 1"),
+    ],
+)
+def test_bad_comparisons_raise_before_any_run(tmp_path, selectors, seeds, message):
+    with pytest.raises(ParameterError, match=message):
+        compare_selectors(SMALL, selectors, seeds, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("target", "place"), [(0.0, math.nan), (0.3, 1.0), (0.35, 1.5), (0.4, 2.0), (0.41, math.inf)]
+)
+def test_a_curve_crosses_its_target_between_two_points(target, place):
+    found = first_crossing([0, 1, 2, 3], [0.2, 0.3, 0.4, 0.38], target)
+    assert found == pytest.approx(place, nan_ok=True)
+
+
+def test_a_run_that_diverges_keeps_the_losses_it_had(tmp_path):
+    lines = [
+        {"step": i, "epoch": i // 2, "seconds": 1.0, "loss": None if i > 2 else 5.0}
+        for i in range(1, 5)
+    ]
+    lines.append({"step": 5, "epoch": 2, "seconds": 2.0, "knn": 0.5})
+    assert summarise(written(tmp_path, lines), target=0.4).loss_area == 10.0
+
+
+def trained(selector, seed, run):
+    for step in range(4):
+        run.log(step, epoch=step, loss=3.0 - step, knn=0.1 + 0.2 * step + 0.01 * seed + selector)
+
+
+def test_your_own_training_is_compared_in_pairs(tmp_path):
+    result = compare(trained, {"random": 0.0, "better": 0.05}, 4, tmp_path)
+    assert result.entries[1].accuracy_gain.mean == pytest.approx(0.05)
+    assert result.entries[1].accuracy_gain.significant
+    assert "better: +0.0500" in str(result)
+    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("metrics.jsonl")}
+    assert len(stamps) == 8
+    compare(trained, {"random": 0.0, "better": 0.05}, 4, tmp_path)
+    assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
+
+
+def test_an_interrupted_run_of_your_own_starts_anew_and_keeps_its_lines(tmp_path):
+    def breaks(selector, seed, run):
+        run.log(1, knn=0.5)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(breaks, ["a", "b"], 1, tmp_path)
+    compare(lambda s, seed, run: run.log(1, knn=0.5), ["a", "b"], 1, tmp_path)
+    assert (tmp_path / "a" / "seed-0" / "metrics.jsonl.interrupted").exists()
+
+
+def test_training_without_an_accuracy_says_what_to_log(tmp_path):
+    with pytest.raises(RunError, match=r"recorder\.log"):
+        compare(lambda s, seed, run: run.log(1, loss=1.0), ["a", "b"], 1, tmp_path)
+
+
+@pytest.mark.parametrize("target", [0.0, 1.0, -0.5, 7.0, math.nan, math.inf])
+def test_a_target_is_an_accuracy(tmp_path, target):
+    with pytest.raises(ParameterError, match="target must be"):
+        compare(trained, ["a", "b"], 1, tmp_path, target=target)
+
+
+def test_a_hole_in_a_finished_run_is_an_error_of_the_comparison(tmp_path):
+    compare(trained, {"random": 0.0, "better": 0.05}, 1, tmp_path)
+    metrics = tmp_path / "better" / "seed-0" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[1:]))
+    with pytest.raises(RunError, match="lost or changed lines"):
+        compare(trained, {"random": 0.0, "better": 0.05}, 1, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"train": None}, "train"),
+        ({"train": "train"}, "train"),
+        ({"selectors": "random"}, "selectors"),
+        ({"selectors": None}, "selectors"),
+        ({"selectors": [1, 2]}, "selectors"),
+        ({"seeds": 2.5}, "seeds"),
+        ({"seeds": "3"}, "seeds"),
+        ({"seeds": None}, "seeds"),
+    ],
+)
+def test_a_wrong_argument_is_named(tmp_path, change, name):
+    arguments = {"train": trained, "selectors": ["a", "b"], "seeds": 1, "path": tmp_path}
+    with pytest.raises((ParameterError, ArgumentTypeError), match=f"{name} must"):
+        compare(**arguments | change)

@@ -1,0 +1,201 @@
+"""A record written from any loop is the one our trainer writes, and is read back whole."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from eigenbatch import Recorder, SpectralMonitor
+from eigenbatch.errors import ArgumentTypeError, ParameterError, RunError
+from eigenbatch.integrations.sinks import JsonLines
+from eigenbatch.report.build import build
+from eigenbatch.runs import RunDirectory, find_runs, read_run
+from small_runs import small, start
+
+
+def readings(count=3):
+    monitor = SpectralMonitor(0.2, every=1)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(count):
+        z = torch.randn(32, 16, generator=generator)
+        yield monitor(z + 0.3 * torch.randn(32, 16, generator=generator), z)
+
+
+def test_three_lines_in_any_loop_make_a_finished_run(tmp_path):
+    with Recorder(tmp_path / "mine", config={"lr": 0.1, "seed": 3}) as run:
+        for step, reading in enumerate(readings(), start=1):
+            run.log(step, loss=torch.tensor(1.0 / step), knn=np.float32(0.5), mine=step)
+            run.reading(reading)
+    record = read_run(tmp_path / "mine")
+    assert record.finished
+    assert not record.problems
+    assert record.settings == {"lr": 0.1, "seed": 3}
+    assert record.series["loss"].value.tolist() == pytest.approx([1, 1 / 2, 1 / 3])
+    assert record.series["mine"].step.tolist() == [1, 2, 3]
+    assert record.accuracy.value.tolist() == [0.5] * 3
+    assert len(record.metrics.records["eigenvalues"]) == 3
+    _, diagnoses = record.metrics.records["diagnoses"][0]
+    assert {"name", "severity", "evidence", "advice"} == set(diagnoses[0])
+
+
+def test_the_names_are_those_of_our_trainer(tmp_path):
+    ours = read_run(start(small("evaluation.read_every=1"), tmp_path / "ours").path)
+    with Recorder(tmp_path / "theirs") as run:
+        for reading in readings():
+            run.reading(reading)
+    theirs = read_run(tmp_path / "theirs")
+    spectral = {name for name in ours.series if name.startswith("spectral/")}
+    assert spectral <= set(theirs.series)
+    sink = JsonLines(tmp_path / "sink" / "metrics.jsonl")
+    for reading in readings():
+        sink(reading)
+    lines = {}
+    for name in ("theirs", "sink"):
+        first = (tmp_path / name / "metrics.jsonl").read_text().splitlines()[0]
+        lines[name] = {k: v for k, v in json.loads(first).items() if "seconds" not in k}
+    assert lines["theirs"] == lines["sink"]
+
+
+def test_a_run_without_a_manifest_is_a_run(tmp_path):
+    sink = JsonLines(tmp_path / "metrics.jsonl")
+    for reading in readings():
+        sink(reading)
+    record = read_run(tmp_path)
+    assert record.config is None
+    assert record.problems == ()
+    assert not record.finished
+    assert find_runs([tmp_path]) == find_runs([tmp_path / "metrics.jsonl"]) == [tmp_path.resolve()]
+
+
+def test_an_error_leaves_the_run_unfinished_and_says_why(tmp_path):
+    def train():
+        with Recorder(tmp_path / "run") as run:
+            run.log(1, loss=1.0)
+            raise ZeroDivisionError("no batch")
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    record = read_run(tmp_path / "run")
+    assert not record.finished
+    last = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["stopped"] == "ZeroDivisionError: no batch"
+
+
+def test_values_that_are_not_finite_are_left_out_and_a_loss_becomes_null(tmp_path):
+    with Recorder(tmp_path / "run") as run:
+        run.log(1, loss=math.nan, knn=math.inf, other=1.0)
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    assert line["loss"] is None
+    assert "knn" not in line
+    assert line["other"] == 1.0
+
+
+def test_a_run_is_never_overwritten_but_can_be_resumed_with_its_clock(tmp_path):
+    path = tmp_path / "run"
+    recorder = Recorder(path)
+    recorder.log(1, loss=2.0)
+    first = read_run(path).metrics.end[2]
+    with pytest.raises(RunError, match="already holds a run"):
+        Recorder(path)
+    with Recorder(path, resume=True) as run:
+        run.log(2, loss=1.0)
+    record = read_run(path)
+    assert record.series["loss"].value.tolist() == [2.0, 1.0]
+    assert record.metrics.end[2] > first
+    with pytest.raises(RunError, match="finished"):
+        Recorder(path, resume=True)
+
+
+@pytest.mark.parametrize("path", ["", None, 3, "."])
+def test_a_path_must_name_a_folder(path):
+    with pytest.raises(ParameterError, match="path must name a folder"):
+        Recorder(path)
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, "1", None, True])
+def test_a_step_is_a_whole_number(tmp_path, step):
+    with Recorder(tmp_path / "run") as run, pytest.raises(ParameterError, match="step must be"):
+        run.log(step, loss=1.0)
+
+
+def test_config_must_be_a_mapping_or_a_dataclass(tmp_path):
+    with pytest.raises(RunError, match="mapping or a dataclass, got str"):
+        Recorder(tmp_path / "run", config="lr=1")
+
+
+def test_two_recorders_cannot_hold_one_lock(tmp_path):
+    directory = RunDirectory(tmp_path)
+    with directory.locked(), pytest.raises(RunError, match="in use"), directory.locked():
+        pass
+    with directory.locked():
+        pass
+
+
+def test_a_fifo_in_place_of_a_record_does_not_hang(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    record = read_run(tmp_path)
+    assert "not a regular file" in record.problems[0]
+    with pytest.raises(RunError, match="not a regular file"):
+        Recorder(tmp_path, resume=True)
+
+
+def test_wrong_values_are_named(tmp_path):
+    run = Recorder(tmp_path / "run")
+    with pytest.raises(ParameterError, match=r"loss must be one number, got shape \(3,\)"):
+        run.log(1, loss=torch.ones(3))
+    with pytest.raises(ArgumentTypeError, match="reading must be a Reading"):
+        run.reading({"loss": 1})
+    with pytest.raises(ArgumentTypeError, match="reason must be a text"):
+        run.stop(3)
+
+
+HOLDS = """
+import os, sys, time
+from pathlib import Path
+from eigenbatch.report.build import build
+from eigenbatch.runs import RunDirectory
+
+with RunDirectory(Path(sys.argv[1])).locked():
+    if os.fork() == 0:  # a loader worker
+        time.sleep(60)
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_killed_run_frees_its_lock_though_its_workers_live_on(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(tmp_path)], stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline() == "locked\n"
+        with pytest.raises(RunError, match="in use"), RunDirectory(tmp_path).locked():
+            pass
+        process.kill()
+        process.wait()
+        with RunDirectory(tmp_path).locked():
+            pass
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+
+
+def test_deeply_nested_and_wrongly_typed_files_are_read_without_an_error(tmp_path):
+    nested = 3
+    for _ in range(480):
+        nested = {"deeper": nested}
+    manifest = {"config": nested | {"list": [[1], {}]}, "commit": [1]}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    lines = [{"step": [], "loss": 1}, {"step": 1, "loss": {"a": 1}, "diagnoses": 4, "knn": "x"}, 7]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    record = read_run(tmp_path)
+    assert "nested too deeply" in record.settings.values()
+    assert record.problems
+    build([tmp_path], tmp_path / "page.html")

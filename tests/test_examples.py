@@ -1,0 +1,48 @@
+"""Every script in examples/ runs as printed, is short, and leaves a run that the page can show."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eigenbatch.runs import read_run
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+WORDS = ("dog", "cat", "man", "red", "runs", "ball", "house", "tree", "old", "small")
+MOTS = ("chien", "chat", "homme", "rouge", "court", "balle", "maison", "arbre", "vieux", "petit")
+
+
+def arguments(name, tmp_path):
+    if name == "clip_pairs":
+        for file, words in (("first.txt", WORDS), ("second.txt", MOTS)):
+            lines = [f"{words[i % 10]} {words[i // 10 % 10]} {words[i // 100]}" for i in range(600)]
+            (tmp_path / file).write_text("\n".join(lines))
+        files = [str(tmp_path / "first.txt"), str(tmp_path / "second.txt")]
+        return [*files, str(tmp_path / "run"), "budget.epochs=4", "batches.batch_size=64"]
+    return [str(tmp_path / "run")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_an_example_runs_and_its_run_is_whole(script, tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments(script.stem, tmp_path)],
+        capture_output=True, text=True, timeout=300, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "eigenbatch report" in done.stdout
+    record = read_run(tmp_path / "run")
+    assert record.finished
+    assert record.problems == ()
+    assert record.metrics.records["diagnoses"]
+    losses = record.series["loss"].value
+    assert losses[-5:].mean() < losses[:5].mean()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_an_example_is_under_eighty_lines(script):
+    assert len(script.read_text().splitlines()) < 80

@@ -1,0 +1,83 @@
+"""Sentence pairs: two towers with CLIP's loss fit the loop as it is."""
+
+import gzip
+
+import pytest
+import torch
+
+from eigenbatch.errors import DataError, ParameterError
+from eigenbatch.train.data.pairs import Vocabulary, aligned, retrieval_ranks, words
+from eigenbatch.train.recipes import recipe
+from eigenbatch.train.settings import override
+from small_runs import StopAfter, facts, lines, start
+
+
+def files(tmp_path, count=200):
+    first = [f"word{i % 20} thing{i // 20} same" for i in range(count)]
+    second = [f"mot{i % 20} chose{i // 20} meme" for i in range(count)]
+    (tmp_path / "first.txt").write_text("\n".join(first))
+    with gzip.open(tmp_path / "second.txt.gz", "wt") as file:
+        file.write("\n".join(second))
+    return tmp_path / "first.txt", tmp_path / "second.txt.gz"
+
+
+def paired(tmp_path, *settings):
+    first, second = files(tmp_path)
+    return override(
+        recipe("pairs-cpu"),
+        [f"data.first={first}", f"data.second={second}", "batches.batch_size=20",
+         "encoder.width=16", "method.dim=16", "budget.epochs=12", *settings],
+    )  # fmt: skip
+
+
+def test_two_towers_learn_to_find_each_others_sentences(tmp_path):
+    found = lines(
+        start(paired(tmp_path, "method.learn_tau=true", "optimizer.lr=0.02"), tmp_path / "run")
+    )
+    mrr = [line["mrr"] for line in found if "mrr" in line]
+    assert mrr[0] < 0.25  # 20 test pairs: chance is 0.18
+    assert mrr[-1] > 0.4
+    taus = [line["spectral/tau"] for line in found if "spectral/tau" in line]
+    assert taus[0] == pytest.approx(0.07, rel=0.05)
+    assert taus[-1] != taus[0]
+
+
+def test_a_resumed_run_of_pairs_equals_an_uninterrupted_one(tmp_path):
+    run = paired(tmp_path, "budget.epochs=2", "batches.selector=greedy-16")
+    whole = start(run, tmp_path / "whole")
+    start(run, tmp_path / "cut", observers=[StopAfter(5)])
+    assert facts(start(run, tmp_path / "cut", resume=True)) == facts(whole)
+
+
+def test_words_are_counted_and_unknown_ones_share_an_id():
+    vocabulary = Vocabulary(["a b b", "b c"], 4)
+    assert words("Don't STOP!") == ["don", "'", "t", "stop", "!"]
+    table = vocabulary.encode(["b a", "c", ""])
+    assert len(vocabulary) == 4
+    assert table[0, 0] == 2  # the most frequent word
+    assert table[1].tolist() == [1, 0]  # unknown, padding
+    assert table[2].tolist() == [0, 0]
+
+
+def test_ranks_match_a_plain_sort_and_ties_count_half():
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = torch.randn(2, 1500, 8, generator=generator)
+    scores = (queries @ keys.T).double()
+    expected = [1 + int((row > row[i]).sum()) for i, row in enumerate(scores)]
+    assert retrieval_ranks(queries, keys).tolist() == expected
+    same = torch.ones(3, 2)
+    assert retrieval_ranks(same, same).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_files_must_exist_be_text_and_have_as_many_lines(tmp_path):
+    first, second = files(tmp_path)
+    (tmp_path / "short.txt").write_text("one\ntwo\nthree")
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(DataError, match=r"200 lines and .* 3"):
+        aligned(first, tmp_path / "short.txt")
+    with pytest.raises(DataError, match="cannot be read as UTF-8"):
+        aligned(tmp_path / "binary.txt", second)
+    with pytest.raises(ParameterError, match="no text file"):
+        paired(tmp_path, "data.first=/nowhere").validate()
+    with pytest.raises(ParameterError, match="or neither"):
+        paired(tmp_path, f"data.test_first={first}").validate()

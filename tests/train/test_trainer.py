@@ -1,0 +1,354 @@
+"""Whole runs on digits: resumed ones equal uninterrupted ones bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from eigenbatch.errors import RowError, RunError
+from eigenbatch.runs import RunDirectory, read_run
+from eigenbatch.train.checkpoint import load_checkpoint
+from eigenbatch.train.loop import Observer
+from eigenbatch.train.recipes import RECIPES, recipe
+from eigenbatch.train.run import Run
+from eigenbatch.train.settings import override
+from small_runs import SMALL, StopAfter, facts, lines, small, start
+
+
+def saved(directory):
+    return load_checkpoint(directory.checkpoint, print)
+
+
+class Crash(Observer):
+    """An error in the middle of a step."""
+
+    def on_step(self, training, step):
+        if training.step == 7:
+            raise ZeroDivisionError
+
+
+class CtrlC(Observer):
+    """Ctrl-C in the middle of a step or of what follows an epoch."""
+
+    def __init__(self, step=None, epoch=None):
+        self.step, self.epoch = step, epoch
+
+    def on_step(self, training, step):
+        if training.step == self.step:
+            signal.raise_signal(signal.SIGINT)
+
+    def on_epoch(self, training):
+        if training.epoch == self.epoch:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["method=simclr", "batches.selector=recipe"],
+        ["method=moco", "method.queue_size=500", "batches.coverage=free"],
+        ["method=supcon", "batches.coverage=stream", "method.whiten_period=2"],
+    ],
+    ids=lambda o: o[0],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, options, workers):
+    run = small(f"data.workers={workers}", *options)
+    whole = start(run, tmp_path / "whole")
+    start(run, tmp_path / "cut", observers=[StopAfter(3)])
+    start(run, tmp_path / "cut", resume=True, observers=[StopAfter(7)])
+    cut = start(run, tmp_path / "cut", resume=True)
+    assert read_run(cut.path).finished
+    states = [saved(d) for d in (whole, cut)]
+    for name in ("method", "step", "epoch", "generators"):
+        flat = [torch.utils._pytree.tree_leaves(state[name]) for state in states]
+        for a, b in zip(*flat, strict=True):
+            assert torch.equal(torch.as_tensor(a), torch.as_tensor(b)), name
+    assert facts(whole) == facts(cut)
+
+
+def test_a_run_learns_and_writes_what_it_did(tmp_path):
+    run = override(Run(), ["budget.epochs=3", "batches.selector=greedy-16"])
+    directory = start(run, tmp_path / "run")
+    manifest = json.loads(directory.manifest.read_text())
+    assert manifest["config"]["batches"]["selector"] == "greedy-16"
+    assert manifest["versions"]["torch"] == torch.__version__
+    metrics = lines(directory)
+    losses = [line["loss"] for line in metrics if "loss" in line]
+    assert len(losses) == 33
+    assert losses[-1] < losses[0] - 0.5
+    assert {"knn", "linear", "linear_5_labels", "rankme", "finished"} <= set(metrics[-1])
+    assert any("spectral/sigma_hat" in line for line in metrics)
+    assert any("sampler/participation_ratio" in line for line in metrics)
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "step"),
+    [
+        (CtrlC(step=7), KeyboardInterrupt, 7),
+        (CtrlC(epoch=1), KeyboardInterrupt, 5),
+        (CtrlC(epoch=2), KeyboardInterrupt, 10),
+        (Crash(), ZeroDivisionError, 5),  # back to the end of the epoch before
+    ],
+    ids=["step", "epoch", "last epoch", "error"],
+)
+def test_however_a_run_ends_the_resumed_one_misses_nothing(tmp_path, end, error, step):
+    run = small("evaluation.every=1")
+    whole = start(run, tmp_path / "whole")
+    with pytest.raises(error):
+        start(run, tmp_path / "run", observers=[end])
+    assert saved(RunDirectory(tmp_path / "run"))["step"] == step
+    resumed = start(run, tmp_path / "run", resume=True)
+    assert facts(resumed) == facts(whole)
+
+
+ONE_STOPS = """
+import sys
+from pathlib import Path
+
+from eigenbatch.train import Observer, Run, override, train
+
+
+class StopInOneProcess(Observer):
+    def on_step(self, training, step):
+        if training.fabric.global_rank == 1 and training.step == 3:
+            training.stop = True
+
+
+run = override(Run(), ["budget.epochs=2", "batches.batch_size=240", "encoder.width=4"])
+train(run, Path(sys.argv[1]), accelerator="cpu", observers=[StopInOneProcess()])
+"""
+
+
+@pytest.mark.slow
+def test_when_one_process_stops_all_do_at_the_same_step(tmp_path):
+    (tmp_path / "script.py").write_text(ONE_STOPS)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    subprocess.run(
+        [*torchrun, "--nproc-per-node=2", tmp_path / "script.py", tmp_path / "run"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, timeout=240,
+    )  # fmt: skip
+    assert max(line["step"] for line in lines(RunDirectory(tmp_path / "run"))) == 3
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
+    whole = start(SMALL, tmp_path / "whole")
+    start(SMALL, tmp_path / "run", observers=[StopAfter(3)])
+    (tmp_path / "run" / "checkpoint.pt").unlink()
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "lo')
+    assert facts(start(SMALL, tmp_path / "run", resume=True)) == facts(whole)
+
+
+def test_a_run_in_use_is_left_alone(tmp_path):
+    directory = start(SMALL, tmp_path, observers=[StopAfter(1)])
+    with directory.metrics.open("a") as file:
+        file.write('{"step": 2}\n')  # its owner is past the checkpoint
+    before = directory.metrics.read_text()
+    with directory.locked(), pytest.raises(RunError, match="in use by another process"):
+        start(SMALL, tmp_path, resume=True)
+    assert directory.metrics.read_text() == before
+
+
+def test_another_run_is_never_overwritten(tmp_path):
+    start(SMALL, tmp_path / "run", observers=[StopAfter(1)])
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    with pytest.raises(RunError, match="already holds a run"):
+        start(SMALL, tmp_path / "run")
+    with pytest.raises(RunError, match=r"method.tau: 0\.2 -> 0\.5"):
+        start(small("method.tau=0.5"), tmp_path / "run", resume=True)
+    with pytest.raises(RunError, match="nothing to resume"):
+        start(SMALL, tmp_path / "other", resume=True)
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+
+
+def test_files_that_are_no_run_are_left_alone(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"foo": 1}\n5\n')
+    with pytest.raises(RunError, match="exists already"):
+        start(SMALL, tmp_path)
+    for content in ("{", "{}", '{"config": 3}'):
+        (tmp_path / "manifest.json").write_text(content)
+        with pytest.raises(RunError, match=r"manifest\.json"):
+            start(SMALL, tmp_path, resume=True)
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"foo": 1}\n5\n'
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sharpness": 9}, "no setting 'sharpness'"),
+        ({"seed": "zero"}, "seed must be a whole number"),
+        ({"method": {"kind": "byol"}}, "method must be one of"),
+        ({"method": 5}, "method must be a JSON object"),
+        ({"budget": {"epochs": True}}, "budget.epochs must be a whole number"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_this_version_is_not_resumed(tmp_path, change, message):
+    directory = start(SMALL, tmp_path, observers=[StopAfter(1)])
+    manifest = json.loads(directory.manifest.read_text())
+    manifest["config"] |= change
+    directory.manifest.write_text(json.dumps(manifest))
+    with pytest.raises(RunError, match=message):
+        start(SMALL, tmp_path, resume=True)
+
+
+def test_a_run_of_the_first_version_is_not_resumed_and_says_so(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"config": {"data": "digits", "tau": 0.2}}')
+    with pytest.raises(RunError, match="older version"):
+        start(SMALL, tmp_path, resume=True)
+
+
+def test_a_finished_run_can_be_extended_but_not_shortened(tmp_path):
+    start(small("schedule=fixed"), tmp_path)
+    longer = small("schedule=fixed", "budget.epochs=3")
+    start(longer, tmp_path, resume=True)
+    assert read_run(tmp_path).finished
+    assert [line["step"] for line in lines(RunDirectory(tmp_path)) if "loss" in line] == [
+        *range(1, 16)
+    ]
+    whole = start(longer, tmp_path.with_name("whole"))
+    assert saved(whole)["step"] == 15
+    assert [f for f in facts(whole) if "loss" in f] == [
+        f for f in facts(RunDirectory(tmp_path)) if "loss" in f
+    ]
+    with pytest.raises(RunError, match="may only be raised"):
+        start(small("schedule=fixed", "budget.epochs=1"), tmp_path, resume=True)
+
+
+class Fail(Observer):
+    def __init__(self, reason):
+        self.reason = reason
+
+    def on_step(self, training, step):
+        raise self.reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        (RowError("row 0 of z holds NaN"), "run: row 0 of z holds NaN"),
+        (OSError(28, "No space left on device"), "run: .*No space left"),
+    ],
+)
+def test_errors_in_training_name_the_run(tmp_path, reason, message):
+    with pytest.raises(RunError, match=message):
+        start(SMALL, tmp_path / "run", observers=[Fail(reason)])
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    start(SMALL, tmp_path / "run")
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    start(SMALL, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_half_precision_is_used_only_where_the_processor_has_it(monkeypatch, supported):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+    expected = "bf16-mixed" if supported else "32-true"
+    assert recipe("cifar10-cpu").budget.resolved_precision() == expected
+
+
+def test_the_papers_settings_are_recipes():
+    assert recipe("imagenet100").batches.batch_size == 512
+    assert recipe("imagenet100").optimizer.kind == "lars"
+    assert recipe("cifar10").budget.epochs == 400
+    assert recipe("moco-imagenet100").method.queue_size == 65_536
+    assert recipe("imagenet1k").encoder.kind == "resnet50"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(RECIPES) - {"pairs-cpu"}))
+def test_every_recipe_takes_a_few_steps_at_reduced_size(tmp_path, name):
+    settings = [
+        "data=digits", "data.workers=0", "views.size=32", "encoder.width=8", "method.dim=16",
+        "batches.batch_size=16", "batches.pool_size=64", "budget.epochs=1",
+        "budget.precision=32-true",
+    ]  # fmt: skip
+    settings += ["method.queue_size=64"] if "moco" in name else []
+    directory = start(override(recipe(name), settings), tmp_path / "run", observers=[StopAfter(3)])
+    assert len([line for line in lines(directory) if "loss" in line]) == 3
+
+
+def test_readings_events_and_the_untrained_encoder_are_on_record(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = small("evaluation.read_every=2", "evaluation.every=1")
+    directory = start(run, tmp_path, observers=[StopAfter(3)])
+    start(run, tmp_path, resume=True)
+    found = lines(directory)
+    assert [line["step"] for line in found if "rankme" in line] == [0, 5, 10, 10]
+    readings = [line for line in found if "eigenvalues" in line]
+    assert [line["step"] for line in readings] == [1, 3, 5, 7, 9]
+    for line in readings:
+        assert line["eigenvalues"] == sorted(line["eigenvalues"], reverse=True)
+        assert all({"name", "severity", "evidence", "advice"} == set(d) for d in line["diagnoses"])
+    events = EventAccumulator(str(tmp_path)).Reload()
+    written = {scalar.step: scalar.value for scalar in events.Scalars("loss")}
+    assert written == pytest.approx({li["step"]: li["loss"] for li in found if "loss" in li})
+    assert "spectral/gradient" in events.Tags()["scalars"]
+
+
+def test_frozen_features_are_probed_on_another_data_set(tmp_path):
+    run = small(
+        "budget.epochs=1", "data.train_size=300", "data.test_size=100", "batches.batch_size=100",
+        "evaluation.transfer=digits", "evaluation.transfer.train_size=200",
+    )  # fmt: skip
+    last = lines(start(run, tmp_path))[-1]
+    assert 0.1 < last["transfer_linear"] <= 1
+    assert 0.1 < last["transfer_knn"] <= 1
+    assert 0.1 < last["linear_sgd"] <= 1
+
+
+def test_the_same_seed_sees_long_tailed_data_of_the_size_asked_for(tmp_path):
+    run = small("budget.epochs=1", "data.train_size=300", "data.copies=3", "batches.batch_size=50")
+    steps = [line["step"] for line in lines(start(run, tmp_path)) if "loss" in line]
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+
+def test_evaluation_does_not_count_as_training_time(tmp_path, monkeypatch):
+    from eigenbatch.train.data.source import ImageSource
+
+    evaluate = ImageSource.evaluate
+
+    def slow(self, method, *, final):
+        import time
+
+        time.sleep(0.5)
+        return evaluate(self, method, final=final)
+
+    monkeypatch.setattr(ImageSource, "evaluate", slow)
+    found = lines(start(small("evaluation.every=1"), tmp_path))
+    steps = sum(line["step_seconds"] + line["waited_seconds"] for line in found if "loss" in line)
+    assert found[-1]["seconds"] < steps + 1.0 < steps + 2.0  # four evaluations took two seconds
+
+
+def test_settings_too_large_for_the_memory_are_explained(tmp_path):
+    with pytest.raises(RunError, match="not enough memory"):
+        start(small("method=moco", "method.queue_size=16777216", "method.dim=4096"), tmp_path)
+
+
+def test_whether_a_run_is_finished_is_asked_under_the_lock(tmp_path, monkeypatch):
+    import eigenbatch.train.trainer as trainer
+
+    start(SMALL, tmp_path)
+    asked = []
+
+    def under_lock(run, directory):
+        with pytest.raises(RunError, match="in use"), directory.locked():
+            pass
+        asked.append(directory)
+        return check(run, directory)
+
+    check = trainer.check_resumable
+    monkeypatch.setattr(trainer, "check_resumable", under_lock)
+    start(SMALL, tmp_path, resume=True)
+    assert len(asked) == 1
+    assert (tmp_path / "metrics.jsonl").read_text().count('"finished"') == 1
