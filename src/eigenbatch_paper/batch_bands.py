@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eigenbatch import infonce
-from eigenbatch.core import Contrast, certified_bounds, eigenbasis, top_after_removal
+from eigenbatch.core import Contrast, certified_bounds, eigenbasis, theorem_terms, top_after_removal
 
 SMOOTHNESS = 0.5  # c of the paper's plots
 
@@ -96,8 +96,8 @@ def batch_bands(batch: DecomposedBatch, tau: float) -> BatchBands:
 
 def _ceiling(scale: Tensor, sigma: Tensor, negative_count: int, tau: float) -> Tensor:
     """3 (eps/tau)^2 (1 + 1/N- + sigma/tau^2 + c sigma^2/tau^4), Theorem 1; (n,)."""
-    spectral = sigma / tau**2
-    return 3 * scale * (1 + 1 / negative_count + spectral + SMOOTHNESS * spectral.square())
+    terms = theorem_terms(scale, sigma, tau, noise=1 / negative_count, smoothness=SMOOTHNESS)
+    return torch.stack(list(terms.values())).sum(0)
 
 
 def _limits(lower: Tensor, upper: Tensor, mean_lower: Tensor) -> Limits:

@@ -23,6 +23,7 @@ from eigenbatch.core.certified import certified_bounds as certified_bounds  # is
 from eigenbatch.core.downdate import eigenbasis as eigenbasis  # isort: skip
 from eigenbatch.core.downdate import top_after_removal as top_after_removal  # isort: skip
 from eigenbatch.core.precision import unit_rows as unit_rows  # isort: skip
+from eigenbatch.core.theorem import theorem_terms as theorem_terms  # isort: skip
 
 __all__ = [
     "Band",

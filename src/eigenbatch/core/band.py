@@ -20,6 +20,7 @@ from eigenbatch.core.infonce import infonce
 from eigenbatch.core.precision import accumulated, positive_scalar
 from eigenbatch.core.rounding import outward, summable
 from eigenbatch.core.spectrum import spectrum
+from eigenbatch.core.theorem import theorem_terms
 from eigenbatch.errors import ParameterError
 
 Method = Literal["certified", "theorem", "proxy", "queue"]
@@ -43,7 +44,16 @@ class BatchBand:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Band:
-    """lower <= gamma_i <= upper for each anchor; `terms` sum to the upper band."""
+    """lower <= gamma_i <= upper for each anchor; `terms` sum to the upper band.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import Contrast, gradient_band
+        >>> z = torch.randn(2, 32, 8, generator=torch.Generator().manual_seed(0))
+        >>> band = gradient_band(Contrast.paired(*z), tau=0.1)
+        >>> bool(band.contained.all()), band.mean.contained
+        (True, True)
+    """
 
     lower: Tensor  # (n,)
     measured: Tensor  # (n,) gamma_i
@@ -89,17 +99,36 @@ def gradient_band(
 ) -> Band:
     """Lower and upper band of every anchor's squared gradient, and of the batch mean.
 
-    method: "certified" always holds. "theorem" is the paper's with the exact sigma* of each anchor,
-    "proxy" with (M / N-) sigma-hat, "queue" with the top eigenvalue of sampled keys plus eps_K.
     "certified" holds for the gradient that exact arithmetic makes of the rows as they were given,
     in float16, bfloat16, float32 or float64: rounding is part of the band (core/rounding.py), and
     0 <= lower <= measured <= upper. A square below the smallest normal number of the result's dtype
     (1.2e-38 for float32) has a lower end of 0 and an upper end of at least that number.
-    directions: k, deflated directions of the certified band (0 = per-anchor spectrum alone).
-    The other options shape the paper's bands only; the certified one has nothing to choose:
-    smoothness: c of the theorem's third term; `fourth_moment` (C4) replaces c by C4 / N-.
-    sampling: "independent" uses 1/N- in the second term, "empirical" the measured ||zbar-||^2.
-    max_spectrum: use this bound on sigma* instead of computing it ("theorem" and "proxy").
+
+    Args:
+        contrast: the batch.
+        tau: softmax temperature.
+        method: "certified" always holds. "theorem" is the paper's with the exact sigma* of each
+            anchor, "proxy" with (M / N-) sigma-hat, "queue" with the top eigenvalue of sampled keys
+            plus eps_K.
+        directions: k, deflated directions of the certified band (0: per-anchor spectrum alone). The
+            options below shape the paper's bands only.
+        smoothness: c of the theorem's third term.
+        sampling: "independent" uses 1/N- in the second term, "empirical" the measured ||zbar-||^2.
+        max_spectrum: use this bound on sigma* instead of computing it ("theorem" and "proxy").
+        fourth_moment: C4, replaces c by C4 / N-.
+        queue: how method="queue" samples the queue.
+        generator: for that sample.
+
+    Returns:
+        The band of every anchor and, as `mean`, of the batch mean.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import Contrast, gradient_band
+        >>> z = torch.randn(2, 32, 8, generator=torch.Generator().manual_seed(0))
+        >>> mean = gradient_band(Contrast.paired(*z), tau=0.5).mean
+        >>> mean.lower <= mean.measured <= mean.upper
+        True
     """
     check_choice(method, get_args(Method), "method")
     check_choice(sampling, get_args(Sampling), "sampling")
@@ -134,13 +163,7 @@ def gradient_band(
     positives = accumulated(values.positives)  # (n, d) z+
     residual = accumulated(values.softmax_mean) - positives  # (n, d) m - z+
     measured = scale * residual.square().sum(1)  # (n,) gamma_i
-    force = 3 * scale  # (n,) 3 eps^2 / tau^2
-    terms = {
-        "softmax_error": force,
-        "sampling": force * noise,
-        "spectral": force * sigma / values.tau**2,
-        "remainder": force * third * sigma**2 / values.tau**4,
-    }
+    terms = theorem_terms(scale, sigma, values.tau, noise=noise, smoothness=third)
     margin = -(residual * positives).sum(1)  # (n,) 1 - <m, z+>
     shortfall = scale.sqrt() * margin  # (n,) (1 - rho_i) / tau
     batch_lower = shortfall.mean().square()  # Jensen

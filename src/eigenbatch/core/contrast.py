@@ -21,6 +21,21 @@ class Contrast:
 
     The negatives of anchor i are the keys `first_negative ...` except its positive and, where
     anchors are themselves keys, itself. That is all the mask there is: no (n, m) matrix is kept.
+    Make one with `paired`, `cross` or `queued`.
+
+    Args:
+        anchors: (n, d) unit rows whose gradient is asked for.
+        keys: (m, d) unit rows they are compared with.
+        positive: (n,) index of each anchor's positive among the keys.
+        itself: (n,) index of each anchor among the keys, if it is one of them.
+        first_negative: keys before this one are negatives of no anchor.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import Contrast
+        >>> z1, z2 = torch.eye(4), torch.eye(4)
+        >>> Contrast.paired(z1, z2).negative_count, Contrast.cross(z1, z2).negative_count
+        (6, 3)
     """
 
     anchors: Tensor  # (n, d)
@@ -37,7 +52,12 @@ class Contrast:
 
     @classmethod
     def paired(cls, z1: Tensor, z2: Tensor) -> Self:
-        """NT-Xent (SimCLR): both views are anchors and keys, self excluded; N- = 2B - 2."""
+        """NT-Xent (SimCLR): both views are anchors and keys, self excluded; N- = 2B - 2.
+
+        Args:
+            z1: (B, d) embeddings of the first views.
+            z2: (B, d) embeddings of the second views; row i belongs to row i of z1.
+        """
         _check_same_shape(z1, "z1", z2, "z2", least=2)
         pairs = z1.shape[0]
         rows = torch.cat(_detached_unit_rows(z1=z1, z2=z2))  # (2B, d)
@@ -46,7 +66,12 @@ class Contrast:
 
     @classmethod
     def cross(cls, anchors: Tensor, keys: Tensor) -> Self:
-        """CLIP, sentence pairs: anchor i's positive is key i; N- = n - 1."""
+        """CLIP, sentence pairs: anchor i's positive is key i; N- = n - 1.
+
+        Args:
+            anchors: (n, d) embeddings of one side.
+            keys: (n, d) embeddings of the other side.
+        """
         _check_same_shape(anchors, "anchors", keys, "keys", least=2)
         rows, others = _detached_unit_rows(anchors=anchors, keys=keys)
         return cls(anchors=rows, keys=others, positive=torch.arange(len(rows), device=rows.device))

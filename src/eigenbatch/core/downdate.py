@@ -58,8 +58,21 @@ def eigenbasis(rows: Tensor) -> Eigenbasis:
 def leave_out_top_eigenvalues(z: Tensor, positive: Tensor) -> Tensor:
     """sigma*^(i) = lambda_max of the negatives-only second moment, for every anchor i; (n,).
 
-    z (n, d) are all rows of an NT-Xent batch, `positive` (n,) the index of each row's positive.
     Costs about one eigendecomposition of the smaller Gram instead of n of them.
+
+    Args:
+        z: (n, d) all rows of an NT-Xent batch.
+        positive: (n,) index of each row's positive.
+
+    Returns:
+        (n,) largest eigenvalues, in float64 on the CPU.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import leave_out_top_eigenvalues
+        >>> tops = leave_out_top_eigenvalues(torch.eye(6), torch.arange(6).roll(3))
+        >>> [round(top, 6) for top in tops.tolist()]  # four orthogonal negatives each
+        [0.25, 0.25, 0.25, 0.25, 0.25, 0.25]
     """
     check_matrix(z, "z", least=3)
     check_tensor(positive, "positive")

@@ -29,7 +29,15 @@ SUM_LENGTH = 2**10
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InfoNCE:
-    """Per-anchor values; a gradient is that of the anchor's own loss, keys held fixed."""
+    """Per-anchor values; a gradient is that of the anchor's own loss, keys held fixed.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import Contrast, infonce
+        >>> values = infonce(Contrast.cross(torch.eye(4), torch.eye(4)), tau=1.0)
+        >>> bool((values.positive_probability + values.miss - 1).abs().max() < 1e-6)
+        True
+    """
 
     contrast: Contrast
     tau: float
@@ -115,6 +123,20 @@ def infonce(contrast: Contrast, tau: float | Tensor) -> InfoNCE:
     """Everything InfoNCE says about each anchor, in row blocks of bounded memory.
 
     The result is detached: it describes a batch, it does not train one.
+
+    Args:
+        contrast: the batch.
+        tau: softmax temperature that similarities are divided by.
+
+    Returns:
+        Loss, miss, gradient and their parts, one value per anchor.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import Contrast, infonce
+        >>> values = infonce(Contrast.cross(torch.eye(4), torch.eye(4)), tau=1.0)
+        >>> round(values.loss.mean().item(), 4)  # log(e + 3) - 1
+        0.7437
     """
     check_contrast(contrast)
     temperature = positive_scalar(tau, "tau")

@@ -53,7 +53,23 @@ class Moments:
 
 @torch.no_grad()
 def moments(z: Tensor, *, normalize: bool = True) -> Moments:
-    """Count, sum and second-moment sum of the rows of z (n, d), unit rows unless told otherwise."""
+    """Count, sum and second-moment sum of rows; the results of several batches can be added.
+
+    Args:
+        z: (n, d) rows.
+        normalize: put rows on the unit sphere first.
+
+    Returns:
+        Sums in float64 on the CPU.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import moments, spectrum
+        >>> z = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+        >>> both = moments(z[:32]) + moments(z[32:])
+        >>> abs(spectrum(both).top - spectrum(z).top) < 1e-12
+        True
+    """
     rows = accumulated_rows(z, normalize=normalize)  # (n, d)
     with no_autocast(rows):
         return Moments(count=len(rows), sum=rows.sum(0), second=rows.T @ rows)

@@ -59,8 +59,19 @@ class Spectrum:
 def spectrum(z_or_moments: Tensor | Moments, *, normalize: bool = True) -> Spectrum:
     """Eigenvalues of the trace-one second moment, by the smaller Gram matrix.
 
-    Rows are put on the unit sphere unless `normalize=False` (then the trace is divided out, as
-    RankMe does with backbone features).
+    Args:
+        z_or_moments: rows (n, d), or the moments of one or several batches.
+        normalize: put rows on the unit sphere first; False only divides the trace out, as RankMe
+            does with backbone features.
+
+    Returns:
+        Eigenvalues, largest first, and the ranks that follow from them.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import spectrum
+        >>> round(spectrum(torch.eye(4)).participation_ratio, 6)
+        4.0
     """
     check_rows_or_moments(z_or_moments)
     check_flags(normalize=normalize)
@@ -113,8 +124,20 @@ def leading_directions(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def participation_ratio(z: Tensor, *, unbiased: bool = False, normalize: bool = True) -> float:
     """R_eff = 1 / tr(Sigma^2) without eigenvalues: (tr H)^2 / ||H||_F^2 on the smaller Gram H.
 
-    `unbiased=True` estimates the population's instead of this sample's (may exceed min(n, d), and
-    is infinite when all rows are orthogonal). `normalize=False` is the paper's general-norm form.
+    Args:
+        z: (n, d) rows.
+        unbiased: estimate the population's value instead of this sample's (may exceed min(n, d),
+            and is infinite when all rows are orthogonal).
+        normalize: put rows on the unit sphere first; False is the paper's general-norm form.
+
+    Returns:
+        Between 1 (one direction) and min(n, d) (all alike).
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import participation_ratio
+        >>> round(participation_ratio(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])), 6)
+        1.8
     """
     squared_trace = _trace_of_square(z, unbiased=unbiased, normalize=normalize)
     return math.inf if squared_trace == 0 else 1 / squared_trace
@@ -127,6 +150,20 @@ def isotropy_gap(z: Tensor, *, unbiased: bool = False, normalize: bool = True) -
     floor, for independent rows: give one view of every sample, not two. The corrected
     d tr(Sigma^2) - 1 may fall below zero by chance: the result then carries its sign, so that
     averages over batches stay near zero.
+
+    Args:
+        z: (n, d) rows.
+        unbiased: remove what sampling alone gives.
+        normalize: put rows on the unit sphere first.
+
+    Returns:
+        The gap in percent.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import isotropy_gap
+        >>> isotropy_gap(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+        100.0
     """
     squared_trace = _trace_of_square(z, unbiased=unbiased, normalize=normalize)
     return _gap(z.shape[1], squared_trace)

@@ -16,7 +16,8 @@ from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import InfoNCE
 from eigenbatch.core.precision import accumulated
 from eigenbatch.core.rounding import summable
-from eigenbatch.core.variance import VarianceBand, variance_coefficient
+from eigenbatch.core.theorem import theorem_terms
+from eigenbatch.core.variance import VarianceBand, equation_v
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,20 +72,21 @@ class AnchorSums(Sums):
 
         `sigma` bounds every sigma*^(i): (n / (n-2)) sigma-hat, or the queue's sigma_Q + eps_K.
         """
-        force = 3 * self.squared_miss / self.anchors / tau**2
-        spectral = sigma / tau**2
+        scale = self.squared_miss / self.anchors / tau**2
+        terms = theorem_terms(scale, sigma, tau, noise=1 / negative_count, smoothness=smoothness)
         return BatchBand(
             lower=(self.shortfall / self.anchors / tau) ** 2,
             measured=self.squared_gradient / self.anchors,
-            upper=force * (1 + 1 / negative_count + spectral + smoothness * spectral**2),
+            upper=sum(terms.values()),
         )
 
     def variance_band(self, sigma: float, negative_count: int, tau: float) -> VarianceBand:
         """Equation (V) with `sigma` in place of the mean of sigma*^(i)."""
         mean = self.squared_gradient / self.anchors
-        return VarianceBand(
-            coefficient=variance_coefficient(negative_count, tau),
-            remainder=self.squared_miss / self.anchors * (1 + 1 / negative_count),
+        return equation_v(
+            squared_miss=self.squared_miss / self.anchors,
+            negative_count=negative_count,
+            tau=tau,
             sigma=sigma,
             measured=max(0.0, self.fourth_power / self.anchors - mean**2),
         )

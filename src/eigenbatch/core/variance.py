@@ -42,13 +42,45 @@ def variance_coefficient(negative_count: int, tau: float | Tensor) -> float:
 
 
 def variance_band(contrast: Contrast, tau: float | Tensor) -> VarianceBand:
-    """Equation (V) with expectations replaced by means over the batch."""
+    """Equation (V) with expectations replaced by means over the batch.
+
+    Args:
+        contrast: the batch.
+        tau: softmax temperature.
+
+    Returns:
+        The bound A sigma* + B_tau and the variance measured over the anchors; not certified.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import Contrast, variance_band
+        >>> z = torch.randn(2, 32, 8, generator=torch.Generator().manual_seed(0))
+        >>> band = variance_band(Contrast.paired(*z), tau=0.5)
+        >>> band.bound == band.coefficient * band.sigma + band.remainder
+        True
+    """
     values = infonce(contrast, tau)
-    count = contrast.negative_count
-    mean_squared_miss = accumulated(values.miss).square().mean().item()
-    return VarianceBand(
-        coefficient=variance_coefficient(count, tau),
-        remainder=mean_squared_miss * (1 + 1 / count),
+    return equation_v(
+        squared_miss=accumulated(values.miss).square().mean().item(),
+        negative_count=contrast.negative_count,
+        tau=tau,
         sigma=negative_tops(contrast).mean().item(),
         measured=accumulated(values.squared_gradient).var(correction=0).item(),
+    )
+
+
+def equation_v(
+    *,
+    squared_miss: float,
+    negative_count: int,
+    tau: float | Tensor,
+    sigma: float,
+    measured: float,
+) -> VarianceBand:
+    """A(N-, tau) sigma + B_tau with B_tau = mean eps^2 (1 + 1/N-)."""
+    return VarianceBand(
+        coefficient=variance_coefficient(negative_count, tau),
+        remainder=squared_miss * (1 + 1 / negative_count),
+        sigma=sigma,
+        measured=measured,
     )

@@ -17,6 +17,22 @@ def whiten(z: Tensor, *, eps: float = 1e-5, renormalize: bool = True) -> Tensor:
 
     Uses the smaller Gram: Z (Z^T Z / n + eps)^(-1/2) = (Z Z^T / n + eps)^(-1/2) Z, so n < d costs
     less and its null space never appears. `renormalize` puts the rows back on the unit sphere.
+
+    Args:
+        z: (n, d) rows, at least two.
+        eps: added to every eigenvalue.
+        renormalize: put rows back on the unit sphere.
+
+    Returns:
+        (n, d) whitened rows in the dtype of z.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import participation_ratio, whiten
+        >>> scale = torch.tensor([5.0, 1.0, 1.0, 1.0])
+        >>> z = torch.randn(64, 4, generator=torch.Generator().manual_seed(0)) * scale
+        >>> participation_ratio(whiten(z)) > participation_ratio(z)
+        True
     """
     positive_scalar(eps, "eps")
     check_tensor(z, "z")
