@@ -70,8 +70,8 @@ RESULTS = {
 
 NO_CALLS = {"CacheFileError", "StateError", "Selector"}  # errors, and a protocol
 PARTS = {"candidate_ranks", "trace_after_adding"}  # for studies: arguments are not checked
-TESTED_WITH_FILES = {"Comparison", "Recorder", "compare"}
-"""What needs folders: wrong arguments are tried in tests/runs."""
+TESTED_WITH_FILES = {"Comparison", "Recorder", "compare", "load_encoder"}
+"""What needs folders: wrong arguments are tried in tests/runs and tests/train."""
 WRONG = {"array": np.ones((4, 3)), "none": None, "text": "text", "fraction": 2.5}
 
 Z = cloud("random", 12, 4)

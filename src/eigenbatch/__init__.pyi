@@ -39,3 +39,4 @@ from .selectors.pool import PoolMin as PoolMin
 from .selectors.random import Random as Random
 from .selectors.schedule import Schedule as Schedule
 from .selectors.selector import select as select
+from .train.export import load_encoder as load_encoder

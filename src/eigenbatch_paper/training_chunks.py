@@ -75,7 +75,6 @@ def training_chunk(scale: Scale, seed: int, *, recipe: str | None = None, **chan
         seed: of the run.
         recipe: another recipe of the paper, used at paper scale only.
         **changes: settings by their short names, see `NAMES`.
-
     """
     name = recipe if recipe and scale == "paper" else _RECIPE[scale]
     settings = {"recipe": name, **_BASE[scale], **changes, "seed": seed}

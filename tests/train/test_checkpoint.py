@@ -8,7 +8,7 @@ import torch
 
 from eigenbatch.errors import CheckpointError, RunError
 from eigenbatch.runs import read_run
-from eigenbatch.train.checkpoint import VERSION, load_checkpoint, previous, save_checkpoint
+from eigenbatch.train.checkpoint_file import VERSION, load_checkpoint, previous, save_checkpoint
 from small_runs import SMALL, StopAfter, facts, small, start
 
 

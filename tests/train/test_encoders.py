@@ -39,8 +39,9 @@ def test_images_become_one_finite_vector_each(encoder, size):
 
 def test_the_cifar_stem_keeps_four_times_the_resolution_of_the_imagenet_stem():
     x = torch.rand(1, 3, 32, 32)
-    assert resnet18("cifar", width=4).stem(x).shape[-1] == 32
-    assert resnet18("imagenet", width=4).stem(x).shape[-1] == 8
+    for stem, side in (("cifar", 32), ("imagenet", 8)):
+        encoder = resnet18(stem, width=4)
+        assert encoder.maxpool(encoder.conv1(x)).shape[-1] == side
 
 
 def test_digits_have_one_channel():
@@ -58,3 +59,39 @@ def test_the_head_is_the_papers_two_layers():
 def test_an_unknown_stem_is_refused():
     with pytest.raises(ParameterError, match="'mnist'"):
         resnet18("mnist")
+
+
+def torchvision_names(blocks, depths, convolutions):
+    """Names of torchvision's ResNet without `fc`, written down from its published checkpoints."""
+    names = ["conv1.weight"] + [f"bn1.{part}" for part in PARTS]
+    for stage, depth in enumerate(depths, start=1):
+        for block in range(depth):
+            for number in range(1, convolutions + 1):
+                names.append(f"layer{stage}.{block}.conv{number}.weight")
+                names += [f"layer{stage}.{block}.bn{number}.{part}" for part in PARTS]
+            if block == 0 and (stage > 1 or blocks == "bottleneck"):
+                names.append(f"layer{stage}.0.downsample.0.weight")
+                names += [f"layer{stage}.0.downsample.1.{part}" for part in PARTS]
+    return names
+
+
+PARTS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+
+
+@pytest.mark.parametrize(
+    ("make", "blocks", "depths", "convolutions", "shapes"),
+    [
+        (resnet18, "basic", (2, 2, 2, 2), 2,
+         {"conv1.weight": (64, 3, 7, 7), "layer4.1.conv2.weight": (512, 512, 3, 3),
+          "layer2.0.downsample.0.weight": (128, 64, 1, 1)}),
+        (resnet50, "bottleneck", (3, 4, 6, 3), 3,
+         {"layer1.0.downsample.0.weight": (256, 64, 1, 1),
+          "layer4.2.conv3.weight": (2048, 512, 1, 1), "layer3.5.conv2.weight": (256, 256, 3, 3)}),
+    ],
+    ids=["resnet18", "resnet50"],
+)  # fmt: skip
+def test_weights_travel_to_and_from_torchvision(make, blocks, depths, convolutions, shapes):
+    state = make().state_dict()
+    assert list(state) == torchvision_names(blocks, depths, convolutions)
+    for name, shape in shapes.items():
+        assert tuple(state[name].shape) == shape

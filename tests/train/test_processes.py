@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from eigenbatch.runs import RunDirectory
-from eigenbatch.train.checkpoint import load_checkpoint
+from eigenbatch.train.checkpoint_file import load_checkpoint
 from small_runs import facts
 
 SCRIPT = Path(__file__).parent / "views_of_ranks.py"

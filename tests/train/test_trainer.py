@@ -11,7 +11,7 @@ import torch
 
 from eigenbatch.errors import RowError, RunError
 from eigenbatch.runs import RunDirectory, read_run
-from eigenbatch.train.checkpoint import load_checkpoint
+from eigenbatch.train.checkpoint_file import load_checkpoint
 from eigenbatch.train.loop import Observer
 from eigenbatch.train.recipes import RECIPES, recipe
 from eigenbatch.train.run import Run

@@ -10,7 +10,7 @@ import typer
 from eigenbatch.cli.command import app, errors
 from eigenbatch.cli.training import compare
 from eigenbatch.errors import ParameterError
-from eigenbatch.terminal import Terminal, show_report
+from eigenbatch.terminal import Terminal, chunk_progress, show_report
 
 if TYPE_CHECKING:
     from eigenbatch.diagnose import Report
@@ -69,6 +69,43 @@ def report(
         build(runs, out)
     terminal.say(f"page: {out}")
     terminal.result({"page": str(out)})
+
+
+@app.command(epilog="Example: eigenbatch embed runs/train pictures --out z.npy")
+def embed(
+    context: typer.Context,
+    run: Annotated[Path, typer.Argument(help="Run directory of `eigenbatch train`.")],
+    pictures: Annotated[Path, typer.Argument(help="Folder or zip of pictures, in any layout.")],
+    out: Annotated[
+        Path, typer.Option(help="Embeddings, .npy (names in a .txt beside it) or .safetensors.")
+    ] = Path("embeddings.npy"),
+    weights: Annotated[
+        Path | None, typer.Option(help="Also write the encoder's weights as .safetensors.")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes that read pictures.", min=0, max=64)] = 0,
+) -> None:
+    """Embed a folder of pictures with the encoder that a run has trained."""
+    terminal: Terminal = context.obj
+    with errors(terminal):
+        from eigenbatch.train.export import check_output, embed_pictures, export_encoder
+
+        check_output(out)
+        if weights is not None:
+            if weights.suffix != ".safetensors":
+                raise ParameterError(f"--weights must end with .safetensors, got {str(weights)!r}")
+            check_output(weights)
+        with chunk_progress(terminal.console()) as advance:
+            found = embed_pictures(
+                run, pictures, workers=workers,
+                progress=lambda done, total: advance(done, total, "pictures"),
+            )  # fmt: skip
+        written = found.save(out)
+        if weights is not None:
+            export_encoder(run, weights)
+            written.append(weights)
+    shape = tuple(found.rows.shape)
+    terminal.say(f"{shape[0]} pictures, {shape[1]} features: {', '.join(map(str, written))}")
+    terminal.result({"shape": shape, "files": [str(path) for path in written]})
 
 
 @app.command(epilog="Example: eigenbatch demo --out runs/demo")

@@ -85,7 +85,6 @@ def compare(
         >>> result = compare(train, ["random", "greedy-64"], seeds=3, path=tmp_path / "runs")
         >>> result.entries[1].accuracy_gain.mean
         0.0
-
     """
     if not callable(train):
         raise ArgumentTypeError(f"train must be a function, got {type(train).__name__}")

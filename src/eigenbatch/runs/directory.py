@@ -60,7 +60,6 @@ class RunDirectory:
         Args:
             config: settings as a dataclass or mapping; anything JSON cannot hold becomes text.
             **facts: further entries, e.g. `device="cpu"`.
-
         """
         self.check_free()
         self.path.mkdir(parents=True, exist_ok=True)
@@ -73,7 +72,7 @@ class RunDirectory:
     def read_manifest(self) -> dict[str, Any]:
         """The manifest; raises a RunError that says what is wrong with it."""
         if not self.manifest.exists():
-            raise RunError(f"{self.path} holds no run: there is nothing to resume")
+            raise RunError(f"{self.path} holds no run: there is nothing to resume or load")
         content, problem = read_object(self.manifest)
         if problem or not isinstance(content.get("config"), dict):
             problem = problem or f'{self.manifest.name} has no "config"'

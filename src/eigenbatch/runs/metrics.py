@@ -61,7 +61,6 @@ def read_metrics(
         numbers: names to read.
         records: names of what is not a number.
         clock: what `Series.seconds` holds, wall-clock or processor time.
-
     """
     wanted = None if numbers is None else frozenset(numbers)
     return _Columns(wanted, frozenset(records), clock).read(path)

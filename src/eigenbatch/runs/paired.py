@@ -56,7 +56,6 @@ def paired_difference(treated: Sequence[float], baseline: Sequence[float]) -> Pa
     Returns:
         The mean difference; its interval and p-value are NaN with a single pair or when a value is
         not finite.
-
     """
     if len(treated) != len(baseline) or len(treated) == 0:
         raise ParameterError(

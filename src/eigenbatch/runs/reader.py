@@ -32,7 +32,6 @@ class RunRecord:
         problems: sentences about what is wrong with the files.
         finished: whether the run wrote its last line and no line before it is missing.
         metrics: every number by name, and what is not a number.
-
     """
 
     folder: Path
@@ -69,7 +68,6 @@ def read_run(folder: Path, *, clock: Clock = "seconds") -> RunRecord:
     Args:
         folder: the run directory.
         clock: whether times are wall-clock or processor time.
-
     """
     directory = RunDirectory(Path(folder))
     content: dict[str, Any] = {}
@@ -126,7 +124,6 @@ def find_runs(paths: Sequence[Path], markers: Sequence[str] = ()) -> list[Path]:
     Args:
         paths: run directories, folders of them, or metrics.jsonl files.
         markers: further file names that make a folder a run directory.
-
     """
     wanted = {"manifest.json", "metrics.jsonl", *markers}
     found: dict[Path, None] = {}

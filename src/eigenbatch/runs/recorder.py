@@ -51,7 +51,6 @@ class Recorder:
         >>> from eigenbatch.runs import read_run
         >>> read_run(tmp_path / "mine").final("knn")
         0.5
-
     """
 
     def __init__(
@@ -104,7 +103,6 @@ class Recorder:
             epoch: finished epochs, if the loop has any.
             **more: numbers by name. `loss` and `knn` (or `mrr`, `accuracy`) have charts of their
                 own in the report.
-
         """
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ParameterError(f"step must be a whole number from 0 on, got {step!r}")

@@ -60,7 +60,6 @@ def summarise(
 
     Returns:
         Every number of the run; NaN where the run did not record what it needs.
-
     """
     curve, series = run.accuracy, run.series
     if curve is None:

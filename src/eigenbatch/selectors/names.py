@@ -115,7 +115,6 @@ def selector_named(name: str) -> "Selector":
         >>> from eigenbatch.selectors import selector_named
         >>> selector_named("greedy-32").probe
         32
-
     """
     check_selector(name)
     kind, _, argument = name.partition("-")

@@ -22,7 +22,6 @@ class BatchesConfig(Config):
         pool_size: candidates per batch; None: ten batches.
         coverage: "epoch" uses every sample once per epoch, "stream" without borders between
             epochs, "free" draws a fresh pool for every batch.
-
     """
 
     selector: str = "random"

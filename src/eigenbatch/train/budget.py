@@ -15,7 +15,6 @@ class BudgetConfig(Config):
     Args:
         epochs: passes over the data; may be raised when a run is resumed.
         precision: "auto" is bf16-mixed where the hardware has instructions for it.
-
     """
 
     epochs: Annotated[int, Range(1, 10**6)] = 20

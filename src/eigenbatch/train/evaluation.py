@@ -14,7 +14,6 @@ class EvaluationConfig(Config):
         every: epochs between evaluations; the first is before training.
         read_every: steps between readings of the monitor; None: two per epoch.
         transfer: other labelled images that the frozen features are probed on at the end.
-
     """
 
     every: Count = 1

@@ -22,7 +22,6 @@ class BatchLoader:
         device: where batches are needed.
         workers: processes that read samples.
         seed: of the worker processes; the global generator is left alone.
-
     """
 
     def __init__(

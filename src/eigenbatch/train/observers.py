@@ -68,7 +68,6 @@ class Evaluate(Observer):
         measure: called with True for the final evaluation, which closes the record.
         recorder: where values go; None in processes that do not write.
         every: epochs between evaluations.
-
     """
 
     def __init__(

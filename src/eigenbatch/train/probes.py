@@ -5,6 +5,7 @@ Letters: n training rows, m test rows, f features.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,15 +35,50 @@ def extract(
     workers: int = 0,
 ) -> Features:
     """Features of every image without augmentation, in evaluation mode; on the CPU."""
-    parameter = next(encoder.parameters())
+    labels: list[Tensor] = []
+    rows = embed(encoder, data, undistorted, batch_size=batch_size, workers=workers, labels=labels)
+    return Features(rows, torch.cat(labels))
+
+
+@torch.no_grad()
+def embed(
+    encoder: nn.Module,
+    data: Dataset[Any],
+    undistorted: Callable[[Tensor], Tensor],
+    *,
+    batch_size: int = 512,
+    workers: int = 0,
+    most: int | None = None,
+    labels: list[Tensor] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Tensor:
+    """(n, f) features of samples `(image, ...)`, in evaluation mode; on the CPU.
+
+    Args:
+        encoder: left in the mode it was in.
+        data: samples whose first element is a uint8 image.
+        undistorted: from images to what the encoder takes.
+        batch_size: images at once.
+        workers: processes that read samples.
+        most: stop after about so many samples; None: all.
+        labels: the second element of the samples is appended here.
+        progress: called with the number of samples done.
+    """
+    device = next(encoder.parameters()).device
     training = encoder.training
     encoder.eval()
-    rows, labels = [], []
-    for images, targets in DataLoader(data, batch_size=batch_size, num_workers=workers):
-        rows.append(encoder(undistorted(images.to(parameter.device))).float().cpu())
-        labels.append(targets)
+    rows: list[Tensor] = []
+    done = 0
+    for images, *targets in DataLoader(data, batch_size=batch_size, num_workers=workers):
+        rows.append(encoder(undistorted(images.to(device))).float().cpu())
+        if labels is not None:
+            labels.append(targets[0])
+        done += len(images)
+        progress(done)
+        if most is not None and done >= most:
+            break
     encoder.train(training)
-    return Features(torch.cat(rows), torch.cat(labels))
+    return torch.cat(rows)
 
 
 def knn_accuracy(train: Features, test: Features, *, k: int = 20, tau: float = 0.07) -> float:

@@ -27,7 +27,6 @@ class Run(Config):
         >>> run = override(Run(), ["method=moco", "method.tau=0.1"])
         >>> run.method.tau, run.method.queue_size
         (0.1, 4096)
-
     """
 
     data: DataConfig = field(default_factory=DigitsConfig)

@@ -22,7 +22,8 @@ from eigenbatch.runs.recorder import Recorder
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
 from eigenbatch.selectors.selector import Stateful
-from eigenbatch.train.checkpoint import Checkpoint, load_checkpoint, previous
+from eigenbatch.train.checkpoint import Checkpoint
+from eigenbatch.train.checkpoint_file import load_checkpoint, previous
 from eigenbatch.train.data.source import ImageSource, Source
 from eigenbatch.train.loader import BatchLoader
 from eigenbatch.train.loop import Observer, Training, fit
@@ -85,7 +86,6 @@ def train(
 
     Returns:
         The run directory.
-
     """
     run.validate()
     directory = RunDirectory(path)

@@ -16,7 +16,6 @@ class ViewsConfig(Config):
     Args:
         size: side of the square views in pixels; None: that of the images.
         strength: scales colour jitter and blur (the paper's ablation: 0.5, 1, 1.5).
-
     """
 
     size: Annotated[int, Range(2, 4096)] | None = None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from eigenbatch.errors import ParameterError
+from eigenbatch.train.encoders import Inputs
 from eigenbatch.train.settings import Config, Count, Range
 from eigenbatch.train.views import ViewsConfig
 
@@ -24,7 +25,6 @@ class DataConfig(Config):
 
     Args:
         workers: processes that read and decode samples; 0: the training process itself.
-
     """
 
     workers: Annotated[int, Range(0, 256)] = 0
@@ -45,7 +45,6 @@ class ImageConfig(DataConfig):
         train_size: a balanced part of the training images; None: all.
         test_size: a balanced part of the test images; None: all.
         copies: redundant, long-tailed data: every training image this often; None: as it is.
-
     """
 
     channels: ClassVar[int] = 3
@@ -63,6 +62,10 @@ class ImageConfig(DataConfig):
     def image_size(self) -> int:
         """Side of the images in pixels."""
         raise AssertionError("an image data set knows its size")
+
+    def inputs(self, views: ViewsConfig) -> Inputs:
+        """What an encoder of these images takes."""
+        return Inputs(channels=self.channels, size=views.size or self.image_size)
 
     def load(self, split: Split) -> "LabelledImages":
         """Every image of a split."""
@@ -109,7 +112,6 @@ class DirectoryConfig(ImageConfig):
 
     Args:
         directory: the folder that holds the data.
-
     """
 
     directory: Path | None = None
@@ -165,10 +167,12 @@ class FolderConfig(DirectoryConfig, name="folder"):
 
     Args:
         size: side in pixels that pictures are scaled and cropped to.
-
+        labels: whether folders are classes. Without labels any folder will do, and there is no
+            kNN accuracy.
     """
 
     size: Annotated[int, Range(2, 4096)] = 64
+    labels: bool = True
 
     @property
     def image_size(self) -> int:
@@ -180,6 +184,12 @@ class FolderConfig(DirectoryConfig, name="folder"):
         from eigenbatch.train.data.images import ImageFolder
 
         return ImageFolder(self.place, split, size=self.size)
+
+    def open(self, views: ViewsConfig) -> "Source":
+        """With or without labels."""
+        from eigenbatch.train.data.source import UnlabelledSource
+
+        return super().open(views) if self.labels else UnlabelledSource(self, views)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +203,6 @@ class PairsConfig(DataConfig, name="pairs"):
         test_second: their partners.
         train_size: the first so many pairs; None: all.
         vocabulary: most frequent words that are kept per side.
-
     """
 
     first: Path | None = None

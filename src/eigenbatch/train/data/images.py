@@ -5,10 +5,7 @@ one size, and has `labels` (n,) and `classes`. Augmentation happens on batches, 
 """
 
 import hashlib
-import io
-import os
 import pickle
-import zipfile
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -19,7 +16,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from eigenbatch.errors import DataError
-from eigenbatch.train.data.picture_files import SUFFIXES, pictures_in_folder, pictures_in_zip
+from eigenbatch.train.data.picture_files import SUFFIXES
+from eigenbatch.train.data.pictures import Pictures
 
 Split = Literal["train", "test"]
 Sample = tuple[Tensor, int]
@@ -163,14 +161,11 @@ def _unpickle(path: Path, md5: str) -> dict[str, list[int]]:
     return loaded
 
 
-class ImageFolder(Dataset[Sample]):
+class ImageFolder(Pictures):
     """Pictures in one folder per class, below a directory or inside a zip file.
 
     The split is the folder "train" or, for tests, "test" or "val"; without such folders every fifth
-    picture of a class is kept for tests. Each picture is converted to RGB, its shorter side is
-    scaled to `size` and the central square is cut out, so that batches can be stacked.
-
-    Links are followed. Each picture must be reachable by one name only.
+    picture of a class is kept for tests.
 
     Args:
         root: the folder or zip file.
@@ -182,83 +177,28 @@ class ImageFolder(Dataset[Sample]):
     """
 
     def __init__(self, root: Path, split: Split, *, size: int = 64) -> None:
-        self.root, self.size = root, size
-        self._zip: tuple[int, zipfile.ZipFile] | None = None  # process id and its own handle
-        pictures = self._pictures()
-        self.names = _of_split(pictures, split)
+        super().__init__(root, size=size)
+        pictures, self.names = self.names, _of_split(self.names, split)
         self.classes = tuple(sorted({_class(name) for name in _of_split(pictures, "train")}))
         if not self.names or "" in self.classes:
             raise DataError(
                 f"{root} holds no pictures in class folders for split {split!r}: expected "
-                f"{split}/CLASS/PICTURE with endings {', '.join(SUFFIXES)}"
+                f"{split}/CLASS/PICTURE with endings {', '.join(SUFFIXES)}. To train without "
+                "labels: --set data.labels=false"
             )
         if len(self.classes) < 2:
             raise DataError(
                 f"{root} has only one class, {self.classes[0]!r}: accuracy needs at least two. "
-                "Put the pictures of each class into a folder of its own, train/CLASS/PICTURE"
+                "Put the pictures of each class into a folder of its own, train/CLASS/PICTURE, or "
+                "train without labels: --set data.labels=false"
             )
         index = {name: i for i, name in enumerate(self.classes)}
         if unknown := sorted({_class(name) for name in self.names} - set(index)):
             raise DataError(f"{root}: {unknown[0]!r} has {split} pictures, but none to train on")
         self.labels = torch.tensor([index[_class(name)] for name in self.names])
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: int) -> Sample:
-        from PIL import Image
-
-        name = self.names[index]
-        try:
-            with Image.open(io.BytesIO(self._read(name))) as picture:
-                image = picture.convert("RGB")
-        except Exception as reason:  # any exception of the reader means an invalid picture
-            kind = type(reason).__name__
-            raise DataError(
-                f"{name} in {self.root} cannot be read as a picture ({kind}): repair or remove it"
-            ) from reason
-        scale = self.size / min(image.size)
-        width, height = (max(self.size, round(side * scale)) for side in image.size)
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
-        left, top = (width - self.size) // 2, (height - self.size) // 2
-        image = image.crop((left, top, left + self.size, top + self.size))
-        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)  # (3, size, size)
-        return pixels, int(self.labels[index])
-
-    def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_zip": None}  # a handle belongs to its process
-
-    def _pictures(self) -> list[str]:
-        if self.root.is_dir():
-            return pictures_in_folder(self.root)
-        # A pipe is not a regular file: opening one would block.
-        if self.root.is_file() and zipfile.is_zipfile(self.root):
-            return pictures_in_zip(self._open_zip())
-        raise DataError(
-            f"{self.root} is neither a folder nor a zip file: point --data-dir to pictures in "
-            "ImageFolder layout, train/CLASS/PICTURE"
-        )
-
-    def _read(self, name: str) -> bytes:
-        if not self.root.is_dir():
-            return self._open_zip().read(name)
-        path = self.root / name
-        if not path.is_file():
-            raise FileNotFoundError(path)
-        return path.read_bytes()
-
-    def _open_zip(self) -> zipfile.ZipFile:
-        """The handle of this process: a forked one would share the file position."""
-        if self._zip is None or self._zip[0] != os.getpid():
-            self._zip = os.getpid(), _opened_zip(self.root)
-        return self._zip[1]
-
-
-def _opened_zip(path: Path) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(path)
-    except Exception as reason:  # any exception of the reader means an invalid zip file
-        raise DataError(f"{path} is a damaged zip file ({reason}): copy it again") from reason
+    def __getitem__(self, index: int) -> Sample:  # type: ignore[override]
+        return self.pixels(index), int(self.labels[index])
 
 
 def _of_split(names: list[str], split: Split) -> list[str]:

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from eigenbatch.train.batch import Batch
-from eigenbatch.train.data import ImageConfig
+from eigenbatch.train.data import FolderConfig, ImageConfig
+from eigenbatch.train.data.pictures import Pictures
 from eigenbatch.train.encoders import Inputs
 from eigenbatch.train.methods.method import Method
 from eigenbatch.train.probes import (
     Features,
+    embed,
     extract,
     few_labels,
     knn_accuracy,
@@ -47,11 +49,11 @@ class ImageViews(nn.Module):
         super().__init__()
         self.augment = augment
 
-    def forward(self, sample: tuple[Tensor, Tensor]) -> Batch:
-        """uint8 images (b, c, h, w) and labels (b,) on the device."""
-        images, labels = sample
+    def forward(self, sample: tuple[Tensor, ...]) -> Batch:
+        """uint8 images (b, c, h, w), and labels (b,) if there are any, on the device."""
+        images, *labels = sample
         first, second = self.augment(images)
-        return Batch(first, second, labels)
+        return Batch(first, second, labels[0] if labels else None)
 
 
 class ImageSource(Source):
@@ -62,12 +64,12 @@ class ImageSource(Source):
         self.train: Dataset[Any] = config.images("train")
         self.test = config.images("test")
         self.transfer: ImageConfig | None = None
-        self._augment = views.build(config.image_size, config.channels)
+        self._views, self._augment = views, views.build(config.image_size, config.channels)
         self.views = ImageViews(self._augment)
 
     def inputs(self, tower: int) -> Inputs:
         """Channels and pixels of a view."""
-        return Inputs(channels=self.config.channels, size=self._augment.size)
+        return self.config.inputs(self._views)
 
     def evaluate(self, method: Method, *, final: bool) -> dict[str, float]:
         """Accuracy of kNN, and RankMe; at the end also linear probes and those of transfer data.
@@ -92,3 +94,27 @@ class ImageSource(Source):
 
     def _features(self, encoder: nn.Module, images: Dataset[Any]) -> Features:
         return extract(encoder, images, self._augment.undistorted, workers=self.config.workers)
+
+
+class UnlabelledSource(Source):
+    """Pictures without labels: random views for training, only RankMe for evaluation."""
+
+    def __init__(self, config: FolderConfig, views: ViewsConfig) -> None:
+        self.config, self._views = config, views
+        pictures = Pictures(config.place, size=config.size)
+        pictures.names = pictures.names[: config.train_size]
+        self.train: Dataset[Any] = pictures
+        self._augment = views.build(config.image_size, config.channels)
+        self.views = ImageViews(self._augment)
+
+    def inputs(self, tower: int) -> Inputs:
+        """Channels and pixels of a view."""
+        return self.config.inputs(self._views)
+
+    def evaluate(self, method: Method, *, final: bool) -> dict[str, float]:
+        """RankMe of at most 4,096 pictures: without labels there is no accuracy."""
+        rows = embed(
+            method.encoder, self.train, self._augment.undistorted, workers=self.config.workers,
+            most=4096,
+        )  # fmt: skip
+        return {"rankme": rankme(Features(rows, torch.zeros(len(rows))))}

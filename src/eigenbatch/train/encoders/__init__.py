@@ -92,7 +92,6 @@ class WordBagConfig(EncoderConfig, name="wordbag"):
 
     Args:
         width: dimension of the word embeddings and of the output.
-
     """
 
     width: Width = 128
@@ -112,7 +111,6 @@ class FunctionConfig(EncoderConfig, name="function"):
 
     Args:
         function: where it is, as package.module:function.
-
     """
 
     function: str = ""

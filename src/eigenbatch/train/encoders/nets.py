@@ -11,25 +11,21 @@ from eigenbatch.train.encoders import Inputs, Stem
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions around a shortcut (ResNet-18)."""
+    """Two 3 x 3 convolutions around a shortcut (ResNet-18); torchvision's parameter names."""
 
     expansion = 1
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            _conv3(channels, width, stride),
-            nn.BatchNorm2d(width),
-            nn.ReLU(inplace=True),
-            _conv3(width, width, 1),
-            nn.BatchNorm2d(width),
-        )
-        self.shortcut = _shortcut(channels, width, stride)
+        self.conv1, self.bn1 = _conv3(channels, width, stride), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = _conv3(width, width, 1), nn.BatchNorm2d(width)
+        self.downsample = _shortcut(channels, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """(b, channels, h, w) -> (b, width, h / stride, w / stride)."""
-        out: Tensor = self.body(x) + self.shortcut(x)
-        return out.relu()
+        out = self.bn1(self.conv1(x)).relu_()
+        out = self.bn2(self.conv2(out))
+        return _joined(out, x, self.downsample)
 
 
 class Bottleneck(nn.Module):
@@ -39,28 +35,32 @@ class Bottleneck(nn.Module):
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(channels, width, 1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(inplace=True),
-            _conv3(width, width, stride),
-            nn.BatchNorm2d(width),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, 4 * width, 1, bias=False),
-            nn.BatchNorm2d(4 * width),
-        )
-        self.shortcut = _shortcut(channels, 4 * width, stride)
+        self.conv1, self.bn1 = nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = _conv3(width, width, stride), nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * width)
+        self.downsample = _shortcut(channels, 4 * width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """(b, channels, h, w) -> (b, 4 width, h / stride, w / stride)."""
-        out: Tensor = self.body(x) + self.shortcut(x)
-        return out.relu()
+        out = self.bn1(self.conv1(x)).relu_()
+        out = self.bn2(self.conv2(out)).relu_()
+        out = self.bn3(self.conv3(out))
+        return _joined(out, x, self.downsample)
 
 
 class ResNet(nn.Module):
     """He et al.'s residual network up to the pooled features; `features` is their number.
 
-    stem: "imagenet" is 7 x 7 with stride 2 and pooling, "cifar" a single 3 x 3 for small images.
+    Parameters have torchvision's names and shapes, so that weights travel both ways; there is no
+    `fc` layer.
+
+    Args:
+        block: BasicBlock or Bottleneck.
+        depths: blocks per stage.
+        stem: "imagenet" is 7 x 7 with stride 2 and pooling, "cifar" one 3 x 3 for small images.
+        width: channels of the first stage.
+        channels: of the images.
     """
 
     def __init__(
@@ -74,33 +74,30 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         if stem == "imagenet":
-            self.stem = nn.Sequential(
-                nn.Conv2d(channels, width, 7, 2, 3, bias=False),
-                nn.BatchNorm2d(width),
-                nn.ReLU(inplace=True),
-                nn.MaxPool2d(3, 2, 1),
-            )
+            self.conv1: nn.Module = nn.Conv2d(channels, width, 7, 2, 3, bias=False)
+            self.maxpool: nn.Module = nn.MaxPool2d(3, 2, 1)
         elif stem == "cifar":
-            self.stem = nn.Sequential(
-                _conv3(channels, width, 1), nn.BatchNorm2d(width), nn.ReLU(inplace=True)
-            )
+            self.conv1, self.maxpool = _conv3(channels, width, 1), nn.Identity()
         else:
             raise ParameterError(f'stem must be "imagenet" or "cifar", got {stem!r}')
-        blocks: list[nn.Module] = []
+        self.bn1 = nn.BatchNorm2d(width)
         channels = width
         for stage, depth in enumerate(depths):
+            blocks: list[nn.Module] = []
             for i in range(depth):
                 stride = 2 if stage > 0 and i == 0 else 1
                 blocks.append(block(channels, width * 2**stage, stride))
                 channels = width * 2**stage * block.expansion
-        self.stages = nn.Sequential(*blocks)
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
         self.features = channels
         _initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """(b, 3, h, w) -> (b, f): features averaged over the picture."""
-        features: Tensor = self.stages(self.stem(x))  # (b, f, h', w')
-        return features.mean((2, 3))
+        out: Tensor = self.maxpool(self.bn1(self.conv1(x)).relu_())
+        for stage in range(1, 5):
+            out = getattr(self, f"layer{stage}")(out)
+        return out.mean((2, 3))
 
 
 def resnet18(stem: Stem = "imagenet", *, width: int = 64, channels: int = 3) -> ResNet:
@@ -161,10 +158,15 @@ def _conv3(channels: int, width: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(channels, width, 3, stride, 1, bias=False)
 
 
-def _shortcut(channels: int, width: int, stride: int) -> nn.Module:
+def _shortcut(channels: int, width: int, stride: int) -> nn.Module | None:
     if stride == 1 and channels == width:
-        return nn.Identity()
+        return None
     return nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+
+def _joined(out: Tensor, x: Tensor, downsample: nn.Module | None) -> Tensor:
+    """What the block computed plus its shortcut."""
+    return (out + (x if downsample is None else downsample(x))).relu()
 
 
 def _initialise(module: nn.Module) -> None:

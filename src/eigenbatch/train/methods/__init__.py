@@ -25,7 +25,6 @@ class MethodConfig(Config):
     Args:
         tau: softmax temperature.
         dim: dimension of the embeddings that the loss compares.
-
     """
 
     encoders: ClassVar[int] = 1  # how many the method trains
@@ -45,7 +44,6 @@ class SimCLRConfig(MethodConfig, name="simclr"):
 
     Args:
         whiten_period: alternate raw and whitened batches, so many of each; None: never whiten.
-
     """
 
     whiten_period: Count | None = None
@@ -78,7 +76,6 @@ class MoCoConfig(MethodConfig, name="moco"):
         queue_size: keys in the queue.
         momentum: of the key encoder.
         negatives: "all" keys of the queue, "mixed" adds hard synthetic ones, "distance" samples.
-
     """
 
     queue_size: Annotated[int, Range(1, 2**24)] = 4096
@@ -112,7 +109,6 @@ class CLIPConfig(MethodConfig, name="clip"):
 
     Args:
         learn_tau: train the temperature, starting at `tau`.
-
     """
 
     encoders: ClassVar[int] = 2
