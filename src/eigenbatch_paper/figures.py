@@ -7,8 +7,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BLUE, ORANGE, GREEN, PINK, YELLOW = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
-GREY = "#777777"
+SKY, BROWN, GREY, FAINT, SHADE = "#56B4E9", "#8C510A", "#777777", "#999999", "#dddddd"
 CYCLE = (BLUE, ORANGE, GREEN, PINK, YELLOW)
+POLICIES = (GREY, *CYCLE, SKY, BROWN)
+"""Of groups of runs, the baseline first."""
 
 
 def tidy(axes: "Axes", title: str, x: str, y: str) -> None:

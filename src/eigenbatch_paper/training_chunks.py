@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from eigenbatch_paper.claim import Chunk, Claim, Compute, Place, Row, Scale
 
@@ -129,7 +129,7 @@ def _text(value: Any) -> str:
 
 def compute(chunk: Chunk, place: Place) -> list[Row]:
     """Train as the chunk says, or read the run if it is finished; its facts as one row."""
-    return [settings_of(chunk, place) | facts(trained(chunk, place))]
+    return [{**settings_of(chunk, place), **facts(trained(chunk, place))}]
 
 
 def settings_of(chunk: Chunk, place: Place) -> Row:
@@ -154,7 +154,32 @@ def trained(chunk: Chunk, place: Place, **arguments: Any) -> "RunRecord":
     return read_run(directory.path, clock="seconds" if torch.cuda.is_available() else "cpu_seconds")
 
 
-def facts(run: "RunRecord") -> Row:
+class TrainingFacts(TypedDict):
+    """What a row says about a training run, beside its settings; all plain JSON."""
+
+    first_accuracy: float
+    final_accuracy: float
+    seconds: float
+    seconds_to_target: float
+    epochs_to_target: float
+    loss_area: float
+    accuracy_area: float
+    peak_sigma: float
+    collapsed: bool
+    selection_share: float
+    mean_rank: float
+    curve_epochs: list[float]  # of the evaluations
+    times: list[float]  # processor or wall-clock seconds of the evaluations
+    knn: list[float]
+    rankme: list[float]
+    losses: list[float]  # mean of every epoch
+    final: dict[str, float]  # probes at the end
+    steps_per_epoch: float
+    read_at: list[float]  # steps of the readings
+    readings: dict[str, list[float]]
+
+
+def facts(run: "RunRecord") -> TrainingFacts:
     """What claims ask about a run: its summary, and curves.
 
     Without a GPU times are processor time: two runs share noisy cores, and all work is done there.
@@ -165,7 +190,7 @@ def facts(run: "RunRecord") -> Row:
     assert curve is not None
     read = series["spectral/gradient"]
     return {
-        **asdict(summarise(run)),
+        **asdict(summarise(run)),  # type: ignore[typeddict-item]
         "curve_epochs": curve.epoch.tolist(),
         "times": curve.seconds.tolist(),
         "knn": curve.value.tolist(),

@@ -13,13 +13,13 @@ from eigenbatch.runs import (
     paired_difference,
 )
 from eigenbatch_paper.claim import Row, Verdict
+from eigenbatch_paper.figures import BLUE, FAINT, GREY, POLICIES, YELLOW
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Quantity = Callable[[Row], float]
-COLOURS = ("#555555", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C510A")
 LABELS = {
     "random": "Random", "p1": "P1 (most diverse)", "p2": "P2 (least diverse)",
     "p3": "P3 (balanced)", "greedy-16": "Greedy-16", "greedy-64": "Greedy-64",
@@ -175,13 +175,13 @@ def draw_differences(
 ) -> None:
     """One line a policy: the paired difference to the baseline with its 95 % interval."""
     for place, one in enumerate(differences):
-        colour = COLOURS[1] if one.significant else COLOURS[0]
+        colour = BLUE if one.significant else GREY
         half = one.half_width if math.isfinite(one.half_width) else 0.0
         if math.isfinite(one.mean):
             axes.errorbar(100 * one.mean, place, xerr=100 * half, fmt="o", color=colour, capsize=3)
         else:
             axes.text(0, place, " target not reached", va="center", color=colour)
-    axes.axvline(0, color="#999999", lw=1)
+    axes.axvline(0, color=FAINT, lw=1)
     axes.set_yticks(range(len(names)), [LABELS.get(name, name) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlabel(label)
@@ -204,7 +204,7 @@ def draw_gains(
 def draw_band(axes: "Axes", row: Row, *, smoothing: float = 0.1) -> None:
     """The gradient of one run (a moving average) inside the printed and certified bands."""
     steps, reading = row["read_at"], row["readings"]
-    for band, colour, alpha in (("paper", COLOURS[5], 0.25), ("certified", COLOURS[1], 0.5)):
+    for band, colour, alpha in (("paper", YELLOW, 0.25), ("certified", BLUE, 0.5)):
         axes.fill_between(
             steps, reading[f"{band}_lower"], reading[f"{band}_upper"], color=colour, alpha=alpha,
             lw=0, label=f"{'printed' if band == 'paper' else band} band",
@@ -223,7 +223,7 @@ def draw_curves(
     axes: "Axes", groups: Mapping[str, Sequence[Row]], *, over: str, label: str
 ) -> None:
     """Accuracy of every group over epochs or processor time: mean line, range of seeds shaded."""
-    for colour, (name, rows) in zip(COLOURS, groups.items(), strict=False):
+    for colour, (name, rows) in zip(POLICIES, groups.items(), strict=False):
         heights = np.array([row["knn"] for row in rows])
         places = np.mean([row[over] for row in rows], axis=0)
         axes.plot(places, heights.mean(0), color=colour, label=LABELS.get(name, name))

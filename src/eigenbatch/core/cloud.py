@@ -12,7 +12,13 @@ from torch import Tensor
 
 from eigenbatch.checks import check_type, real
 from eigenbatch.core.moments import Moments, accumulated_rows, moments
-from eigenbatch.core.spectrum import Spectrum, check_rows_or_moments, smaller_gram, spectrum
+from eigenbatch.core.spectrum import (
+    Spectrum,
+    check_rows_or_moments,
+    gap_of_trace,
+    smaller_gram,
+    spectrum,
+)
 from eigenbatch.errors import ShapeError
 
 LEADING = 32  # eigenvalues kept to be looked at
@@ -90,7 +96,6 @@ def cloud_of(
     if pairs == 0:
         raise ShapeError(f"a cloud of positive pairs needs at least 3 rows, got {n}")
     off_diagonal = max(0.0, squares - n - (positive_squares or 0.0)) / pairs
-    excess = d * off_diagonal - 1
     varies = gram.trace().item() / n - mean_sqnorm > (n + d) * torch.finfo(gram.dtype).eps
     return Cloud(
         count=n,
@@ -103,7 +108,7 @@ def cloud_of(
         stable_rank=values.stable_rank,
         centred_entropy_rank=spectrum(centred, normalize=False).entropy_rank if varies else 0.0,
         isotropy_gap=values.isotropy_gap,
-        isotropy_gap_unbiased=math.copysign(100 * math.sqrt(abs(excess)), excess),
+        isotropy_gap_unbiased=gap_of_trace(d, off_diagonal),
         leading=tuple(values.eigenvalues[:LEADING].tolist()),
     )
 

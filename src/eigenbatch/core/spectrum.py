@@ -47,7 +47,7 @@ class Spectrum:
     @property
     def isotropy_gap(self) -> float:
         """100 ||Sigma - I/d||_F / ||I/d||_F in percent; sampling alone gives 100 sqrt((d-1)/n)."""
-        return _gap(len(self.eigenvalues), self.eigenvalues.square().sum().item())
+        return gap_of_trace(len(self.eigenvalues), self.eigenvalues.square().sum().item())
 
     @property
     def attainable_rank(self) -> int:
@@ -166,7 +166,7 @@ def isotropy_gap(z: Tensor, *, unbiased: bool = False, normalize: bool = True) -
         100.0
     """
     squared_trace = _trace_of_square(z, unbiased=unbiased, normalize=normalize)
-    return _gap(z.shape[1], squared_trace)
+    return gap_of_trace(z.shape[1], squared_trace)
 
 
 @torch.no_grad()
@@ -194,6 +194,7 @@ def _nonzero_trace(trace: Tensor) -> Tensor:
     return trace
 
 
-def _gap(d: int, squared_trace: float) -> float:
+def gap_of_trace(d: int, squared_trace: float) -> float:
+    """100 sqrt(d tr(Sigma^2) - 1) in percent, with the sign of what is under the root."""
     excess = d * squared_trace - 1
     return math.copysign(100 * math.sqrt(abs(excess)), excess)

@@ -6,6 +6,7 @@ import numpy as np
 
 from eigenbatch_paper import training_facts as facts
 from eigenbatch_paper.claim import Chunk, Place, Row, Scale, Verdict
+from eigenbatch_paper.figures import BLUE, ORANGE
 from eigenbatch_paper.training_chunks import (
     FEWER_SEEDS,
     trained,
@@ -112,11 +113,11 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     """The mean gradient in each bin, and the floor."""
     axes = figure.subplots()
     centres, norms, _ = _curve(rows, "norms")
-    axes.plot(centres, norms, "o-", color=facts.COLOURS[1], label="measured")
+    axes.plot(centres, norms, "o-", color=BLUE, label="measured")
     axes.plot(
         *_curve(rows, "floors")[:2],
         "--",
-        color=facts.COLOURS[2],
+        color=ORANGE,
         label="floor (1 - alignment) / tau",
     )
     axes.set(xlabel="cosine of anchor and positive", ylabel="gradient norm, 1 = mean at step 1",

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from eigenbatch_paper import training_facts as facts
 from eigenbatch_paper.claim import Chunk, Row, Scale, Verdict
+from eigenbatch_paper.figures import BLUE, GREEN, GREY, ORANGE
 from eigenbatch_paper.training_chunks import FEWER_SEEDS, training_chunk, training_claim
 
 if TYPE_CHECKING:
@@ -46,11 +47,11 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     """Both gaps, and what is printed."""
     axes = figure.subplots()
     views, d = 2 * rows[0]["batch_size"], rows[0]["dim"]
-    axes.plot(_mean(rows, "isotropy_gap"), color=facts.COLOURS[1], label="measured, raw")
-    axes.plot(_mean(rows, "isotropy_gap_unbiased"), color=facts.COLOURS[2], label="noise removed")
-    axes.axhline(100 * ((d - 1) / views) ** 0.5, color=facts.COLOURS[0], ls=":",
+    axes.plot(_mean(rows, "isotropy_gap"), color=BLUE, label="measured, raw")
+    axes.plot(_mean(rows, "isotropy_gap_unbiased"), color=ORANGE, label="noise removed")
+    axes.axhline(100 * ((d - 1) / views) ** 0.5, color=GREY, ls=":",
                  label="raw gap of perfectly even batches")  # fmt: skip
-    axes.axhline(3.7, color=facts.COLOURS[3], ls="--", label="printed: 3.7 %")
+    axes.axhline(3.7, color=GREEN, ls="--", label="printed: 3.7 %")
     axes.set(yscale="log", xlabel="step", ylabel="deviation from an even spectrum, %",
              title="Batches are far from isotropic early in training")  # fmt: skip
     axes.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.4))

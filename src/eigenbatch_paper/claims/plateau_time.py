@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from eigenbatch_paper import training_facts as facts
 from eigenbatch_paper.claim import Chunk, Row, Scale, Verdict
+from eigenbatch_paper.figures import FAINT
 from eigenbatch_paper.training_chunks import SEEDS, training_chunk, training_claim
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     groups = facts.grouped(rows, "selector")
     facts.draw_curves(axes, groups, over="times", label="processor seconds")
     level = facts.mean(groups["random"], facts.accuracy)
-    axes.axhline(level, color="#999999", lw=1, ls=":")
+    axes.axhline(level, color=FAINT, lw=1, ls=":")
     axes.set_title("Dotted: what Random has in the end (shaded: range of seeds)", fontsize=10)
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from eigenbatch_paper import training_facts as facts
 from eigenbatch_paper.claim import Chunk, Row, Scale, Verdict
+from eigenbatch_paper.figures import POLICIES as POLICY_COLOURS
 from eigenbatch_paper.training_chunks import policies, training_claim
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     """Loss and anisotropy over training."""
     left, right = figure.subplots(1, 2)
     for colour, (name, runs) in zip(
-        facts.COLOURS, facts.grouped(rows, "selector").items(), strict=False
+        POLICY_COLOURS, facts.grouped(rows, "selector").items(), strict=False
     ):
         losses = [
             sum(column) / len(column) for column in zip(*(r["losses"] for r in runs), strict=True)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from eigenbatch_paper import training_facts as facts
 from eigenbatch_paper.claim import Chunk, Row, Scale, Verdict
+from eigenbatch_paper.figures import BLUE, SKY
 from eigenbatch_paper.training_chunks import batch_size, policies, training_claim
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     for (selector, pool), runs in groups.items():
         place = 1 if selector == "random" else pool / batch
         values = [facts.epochs_to(target)(row) for row in runs]
-        axes.plot([place] * len(values), values, "o", color="#56B4E9", alpha=0.6)
-        axes.plot(place, sum(values) / len(values), "D", color="#0072B2")
+        axes.plot([place] * len(values), values, "o", color=SKY, alpha=0.6)
+        axes.plot(place, sum(values) / len(values), "D", color=BLUE)
     axes.set(
         xlabel="pool size, in batches (1: no choice)",
         ylabel="epochs to the target",

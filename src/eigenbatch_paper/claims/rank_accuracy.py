@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 from eigenbatch.runs import bootstrap_interval
 from eigenbatch_paper import training_facts as facts
 from eigenbatch_paper.claim import Chunk, Row, Scale, Verdict
+from eigenbatch_paper.figures import POLICIES as POLICY_COLOURS
 from eigenbatch_paper.training_chunks import policies, training_claim
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     """One dot a run."""
     axes = figure.subplots()
     for colour, (name, runs) in zip(
-        facts.COLOURS, facts.grouped(rows, "selector").items(), strict=False
+        POLICY_COLOURS, facts.grouped(rows, "selector").items(), strict=False
     ):
         axes.plot([_rank(r) for r in runs], [facts.linear(r) for r in runs], "o", color=colour,
                   label=facts.LABELS[name])  # fmt: skip

@@ -6,6 +6,7 @@ import numpy as np
 
 from eigenbatch_paper import training_facts as facts
 from eigenbatch_paper.claim import Chunk, Row, Scale, Verdict
+from eigenbatch_paper.figures import BLUE, GREY, ORANGE, SHADE
 from eigenbatch_paper.training_chunks import FEWER_SEEDS, training_chunk, training_claim
 
 if TYPE_CHECKING:
@@ -79,15 +80,15 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     row = facts.grouped(rows, "seed")[0][0]
     top, bottom = figure.subplots(2, 1, sharex=True)
     period, gradient = row["whiten_period"], row["readings"]["gradient"]
-    top.plot(gradient, color=facts.COLOURS[1], lw=0.7)
+    top.plot(gradient, color=BLUE, lw=0.7)
     top.set(ylabel="mean squared\ngradient", yscale="log",
             title="Whitened batches (shaded): another gradient, an even spectrum")  # fmt: skip
-    bottom.plot(row["readings"]["sigma_hat"], color=facts.COLOURS[2], lw=0.7)
-    bottom.axhline(1 / row["dim"], color=facts.COLOURS[0], ls=":", lw=1)
+    bottom.plot(row["readings"]["sigma_hat"], color=ORANGE, lw=0.7)
+    bottom.axhline(1 / row["dim"], color=GREY, ls=":", lw=1)
     bottom.set(xlabel="step", ylabel="strongest\ndirection", yscale="log")
     for axes in (top, bottom):
         for start in range(period, len(gradient), 2 * period):
-            axes.axvspan(start, min(start + period, len(gradient)), color="#dddddd", lw=0, zorder=0)
+            axes.axvspan(start, min(start + period, len(gradient)), color=SHADE, lw=0, zorder=0)
         axes.spines[["top", "right"]].set_visible(False)
 
 
