@@ -34,7 +34,7 @@ def write_table(out: Path, page: Path, images: Path) -> None:
     """
     records = [record for name in _names(out) if (record := _largest(out, name)) is not None]
     if not records:
-        raise RunError(f"no verdicts under {out}: run some claims there first, or mend --out")
+        raise RunError(f"no verdicts under {out}: run some claims there first, or correct --out")
     images.mkdir(parents=True, exist_ok=True)
     for record in records:
         _copy_figure(record["directory"] / "figure.png", images / f"{record['claim']}.png")

@@ -38,7 +38,7 @@ class ClaimRun:
 
     @classmethod
     def open(cls, claim: Claim, scale: Scale, out: Path) -> "ClaimRun":
-        """Begin the run, or go on with one of the same claim and scale."""
+        """Begin the run, or continue one of the same claim and scale."""
         directory = RunDirectory(out / scale / claim.name)
         settings = ClaimSettings(claim.name, scale)
         if directory.manifest.exists():

@@ -13,7 +13,7 @@ the eigenvalue of S that changes sign there: it falls from +inf at the left pole
 right one, with slope -||y||^2 where S w = phi w and y = (x - H)^-1 U w. Each step replaces phi by
 the rational function with those two poles that has its value and slope, split between the poles as
 the eigenvalues are (the "middle way" of LAPACK's dlaed4), and solves that: quadratic convergence,
-about four evaluations of O(r) per anchor. A bracket and bisection stand by.
+about four evaluations of O(r) per anchor. A bracket and bisection are the fallback.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Encoders and projection heads. Any `nn.Module` from images to vectors may stand in.
+"""Encoders and projection heads. Any `nn.Module` from images to vectors can be used instead.
 
 Letters: b images, c channels, h x w pixels, f features.
 """
