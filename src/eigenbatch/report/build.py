@@ -22,6 +22,7 @@ from eigenbatch.report.findings import SEVERITIES, Episode
 from eigenbatch.report.groups import differing, group, names
 from eigenbatch.report.paired import pairings
 from eigenbatch.report.runs import Claim, Run, find_folders, load, stamp
+from eigenbatch.report.verdict import verdict
 from eigenbatch.runs.summary import TARGET_SHARE
 
 COLOURS = 7  # --series-0 and on in page.css
@@ -73,6 +74,7 @@ def render(folders: Sequence[Path], *, version: str = "", interval: float = 0) -
         differing=differing(runs),
         shared=_shared(runs),
         pairings=paired,
+        verdict=verdict(runs, groups, paired),
         target=TARGET_SHARE,
         timelines=_timelines(runs, run_names),
         claims=claims,
@@ -98,7 +100,7 @@ class Row:
     finals: dict[str, float]
     epochs: float
     seconds: float
-    worst: str | None  # severity
+    worst: Episode | None  # the most severe finding, the earliest of several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,13 +141,13 @@ def _timelines(runs: Sequence[Run], run_names: Sequence[str]) -> list[Timeline]:
         for episode in run.findings:
             lanes.setdefault(episode.name, []).append(episode)
         if lanes:
-            worst = _worst(run.findings) or SEVERITIES[0]
+            worst = max((one.severity for one in run.findings), key=SEVERITIES.index)
             timelines.append(Timeline(name=name, worst=worst, lanes=lanes, end=max(end, 1.0)))
     return sorted(timelines, key=lambda line: -SEVERITIES.index(line.worst))
 
 
-def _worst(findings: Sequence[Episode]) -> str | None:
-    return max((one.severity for one in findings), key=SEVERITIES.index, default=None)
+def _worst(findings: Sequence[Episode]) -> Episode | None:
+    return max(findings, key=lambda one: SEVERITIES.index(one.severity), default=None)
 
 
 def _shared(runs: Sequence[Run]) -> dict[str, Any]:

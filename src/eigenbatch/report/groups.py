@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from eigenbatch.report.runs import Run
 from eigenbatch.runs.metrics import Floats
 
+BASELINE = "random"
 SELECTOR = ("batches.selector", "selector")
 """Settings that name the selector: ours, and that of `eigenbatch.compare`."""
 
@@ -57,12 +58,21 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 
 def group(runs: Sequence[Run], run_names: Sequence[str]) -> list[Group]:
-    """Groups in the order of their first run; a run without settings stays alone, at the end."""
+    """Groups in the order of their first run, the baseline first.
+
+    A run without settings is a group of its own, at the end.
+    """
     members: dict[str, list[int]] = {}
     for index, run in enumerate(runs):
         key = _canonical(_without_seed(run.settings)) if run.settings else f"alone {index}"
         members.setdefault(key, []).append(index)
-    ordered = sorted(members.values(), key=lambda indices: not runs[indices[0]].settings)
+
+    def rank(indices: list[int]) -> tuple[bool, bool]:
+        settings = runs[indices[0]].settings or {}
+        baseline = any(settings.get(key) == BASELINE for key in SELECTOR)
+        return not settings, not baseline
+
+    ordered = sorted(members.values(), key=rank)
     telling = differing(runs)
     return [
         Group(

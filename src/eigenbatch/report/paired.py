@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from eigenbatch.report.groups import SELECTOR, Group
+from eigenbatch.report.groups import BASELINE, SELECTOR, Group
 from eigenbatch.report.runs import Run
 from eigenbatch.runs.paired import PairedDifference, paired_difference
 from eigenbatch.runs.summary import default_target, first_crossing
-
-BASELINE = "random"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,0 +1,51 @@
+"""The sentences at the top of the page say what was shown, and no more."""
+
+from fake_runs import write_manifest, write_metrics
+
+from eigenbatch.report.groups import group, names
+from eigenbatch.report.paired import pairings
+from eigenbatch.report.runs import find_folders, load, stamp
+from eigenbatch.report.verdict import verdict
+
+
+def write(folder, selector, seed, accuracies, *, finished=True):
+    place = folder / f"{selector}-{seed}"
+    write_manifest(place, {"batches": {"selector": selector}, "seed": seed})
+    lines = [
+        {"step": 10 * i, "epoch": i, "seconds": float(i), "knn": accuracy}
+        for i, accuracy in enumerate(accuracies)
+    ]
+    write_metrics(place, lines + [lines[-1] | {"finished": 1}] * finished)
+
+
+def sentences(folder):
+    folders = find_folders([folder])
+    runs = [load(one, stamp(one)) for one in folders]
+    groups = group(runs, names(folders))
+    return verdict(runs, groups, pairings(runs, groups))
+
+
+def test_a_difference_is_named_with_its_interval_and_the_untrained_encoder(tmp_path):
+    for seed in range(3):
+        write(tmp_path, "greedy-64", seed, [0.4, 0.65 + 0.001 * seed])
+        write(tmp_path, "random", seed, [0.4, 0.60])
+    better, untrained = sentences(tmp_path)
+    assert better.startswith("greedy-64: +5.1 points against random (95 % interval +4.9 to +5.3)")
+    assert better.endswith("better.")
+    assert untrained == "Untrained: 40.0 %."
+
+
+def test_chance_shows_no_difference_and_two_seeds_tell_nothing(tmp_path):
+    for seed, gain in enumerate([0.02, -0.02, 0.01]):
+        write(tmp_path / "three", "p3", seed, [0.4, 0.6 + gain])
+        write(tmp_path / "three", "random", seed, [0.4, 0.6])
+    assert sentences(tmp_path / "three")[0].endswith("no difference shown.")
+    for seed in range(2):
+        write(tmp_path / "two", "p3", seed, [0.4, 0.9])
+        write(tmp_path / "two", "random", seed, [0.4, 0.6])
+    assert sentences(tmp_path / "two")[0].endswith("2 paired seeds are too few to tell.")
+
+
+def test_a_single_run_says_what_it_reached(tmp_path):
+    write(tmp_path, "p3", 0, [0.4, 0.7], finished=False)
+    assert sentences(tmp_path) == ["p3-0: 70.0 % (1 of 1 unfinished).", "Untrained: 40.0 %."]
