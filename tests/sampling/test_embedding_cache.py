@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from sampling_toys import filled_cache, random_rows
 
 from eigenbatch.errors import ParameterError, RowError, ShapeError
-from eigenbatch.sampling.cache import DTYPES, EmbeddingCache, last_occurrences
+from eigenbatch.sampling.cache import DTYPES, EmbeddingCache
+from eigenbatch.sampling.cache_arguments import last_occurrences
 from eigenbatch.sampling.errors import StateError
 
 

@@ -39,6 +39,19 @@ def uneven_update(rank):
     return cache.state_dict()
 
 
+def two_tower_update(rank):
+    """Each rank brings both towers of one sample; then rank 1 forgets the second."""
+    cache = EmbeddingCache(6, 8, towers=2)
+    z = random_rows(1, seed=rank), random_rows(1, seed=rank + 2)
+    cache.update_synchronized(torch.tensor([rank]), *z)
+    heard = ""
+    try:
+        cache.update_synchronized(torch.tensor([rank]), *z[: 2 - rank])
+    except ShapeError as error:
+        heard = str(error)
+    return {"rows": cache.state_dict()["rows"], "heard": heard}
+
+
 def mixed_update(rank, dtype):
     """Rank 0 brings float32, rank 1 float64 and then half precision."""
     cache = EmbeddingCache(6, 8, dtype=dtype)
@@ -82,6 +95,7 @@ def work(rank, directory):
     results = {coverage: trained(coverage) for coverage in COVERAGES}
     results["early"] = list(early)
     results["uneven"] = uneven_update(rank)
+    results["towers"] = two_tower_update(rank)
     results["mixed"] = {str(dtype): mixed_update(rank, dtype) for dtype in MIXED}
     results["refused"] = refused_updates(rank)
     results["shared"] = shared_file(directory)
@@ -127,6 +141,16 @@ def test_processes_may_bring_different_numbers_of_rows_and_the_last_rank_wins(bo
     for results in both:
         assert torch.equal(results["uneven"]["rows"], expected.state_dict()["rows"])
         assert results["uneven"]["ticks"].tolist() == [1, 0, 0, 0, 1, 1]
+
+
+@pytest.mark.slow
+def test_both_towers_are_sent_and_a_missing_one_is_heard_by_all(both):
+    expected = EmbeddingCache(6, 8, towers=2)
+    z1, z2 = (torch.cat([random_rows(1, seed=s + r) for r in range(2)]) for s in (0, 2))
+    expected.update([0, 1], z1, z2)
+    for results in both:
+        assert torch.equal(results["towers"]["rows"], expected.state_dict()["rows"])
+        assert "rank 1 has 1 ids and embeddings of shape (1, 8)" in results["towers"]["heard"]
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The last known embedding of every sample, and how old it is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +8,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from eigenbatch.checks import check_tensor, check_type, described, ids_tensor, is_count, whole
-from eigenbatch.core.precision import check_matrix, unit_rows
-from eigenbatch.errors import ParameterError, RowError, ShapeError
-from eigenbatch.sampling.cache_state import check_unit_rows, stored_like
-from eigenbatch.sampling.errors import StateError
+from eigenbatch.checks import check_tensor, check_type, ids_tensor, whole
+from eigenbatch.errors import ParameterError, RowError
+from eigenbatch.sampling.cache_arguments import (
+    device_of,
+    dtype_name,
+    index_of,
+    last_occurrences,
+    tower_parts,
+)
+from eigenbatch.sampling.cache_state import checked_state
+from eigenbatch.sampling.filling import Embed, Progress, fill
 from eigenbatch.sampling.mapped import VERSION, Layout, MappedRows
 from eigenbatch.sampling.replicas import gathered, initialized
+from eigenbatch.sampling.working import LIMIT, WorkingCopy
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 MAX_SIZE = 2**31 - 1  # ids and ticks are kept in 4 bytes
@@ -26,6 +33,23 @@ class EmbeddingCache:
     Rows are stored on the unit sphere, where selectors use them and where half precision is safe;
     a zero, NaN or infinite row raises. A row that was never updated is *unknown*: its age is -1,
     `filled` is False there, and `get` refuses it. Nothing here takes part in autograd.
+
+    Args:
+        size: samples of the data set.
+        dim: dimension of an embedding.
+        towers: 2 keeps two embeddings of every sample, anchor and key: the two sides of a pair.
+        dtype: of the stored rows.
+        device: where they are kept.
+        path: a file to map instead of memory.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import EmbeddingCache
+        >>> cache = EmbeddingCache(100, dim=8, towers=2)
+        >>> cache.update([7, 9], torch.ones(2, 8), torch.eye(2, 8))
+        >>> cache.get([9], tower=1).argmax().item()
+        1
+
     """
 
     def __init__(
@@ -33,33 +57,37 @@ class EmbeddingCache:
         size: int,
         dim: int,
         *,
+        towers: int = 1,
         dtype: torch.dtype = torch.float16,
         device: torch.device | str = "cpu",
         path: str | Path | None = None,
     ) -> None:
         """Empty, or with what the memory-mapped file `path` already holds.
 
-        A new file is sparse and appears atomically; an existing one must be of the same size, dim
-        and dtype. Processes on one machine may share it: `update_synchronized` writes the same
-        values from each.
+        A new file is sparse and appears atomically; an existing one must be of the same layout.
+        Processes on one machine may share it: `update_synchronized` writes the same values from
+        each.
         """
         size, dim = whole(size, "size"), whole(dim, "dim")
         if not 1 <= size <= MAX_SIZE or dim < 1:
             raise ParameterError(f"size must be 1 ... {MAX_SIZE} and dim >= 1, got {size}, {dim}")
+        if whole(towers, "towers") not in (1, 2):
+            raise ParameterError(f"towers must be 1 or 2, got {towers}")
         check_type(dtype, torch.dtype, "dtype")
         check_type(path, (str, Path, type(None)), "path")
-        device = _device(device)
+        device = device_of(device)
         if dtype not in DTYPES:
             names = ", ".join(str(known) for known in DTYPES)
             raise ParameterError(f"dtype must be one of {names}, got {dtype}")
-        self.size, self.dim, self.dtype = size, dim, dtype
+        self.size, self.dim, self.towers, self.dtype = size, dim, towers, dtype
+        self._working = WorkingCopy(towers)
         self._mapped: MappedRows | None = None
         if path is None:
-            self._rows = torch.zeros(size, dim, dtype=dtype, device=device)
+            self._rows = torch.zeros(size, towers * dim, dtype=dtype, device=device)
             self._ticks = torch.zeros(size, dtype=torch.int32, device=device)  # 0: never updated
             self._tick = 0
         elif device.type == "cpu":
-            layout = Layout(size=size, dim=dim, dtype=_name(dtype))
+            layout = Layout(size=size, dim=dim, dtype=dtype_name(dtype), towers=towers)
             self._mapped = MappedRows.open_or_create(Path(path), layout)
             self._rows, self._ticks = self._mapped.rows, self._mapped.ticks
             self._tick = int(self._mapped.clock)
@@ -72,8 +100,9 @@ class EmbeddingCache:
         return self.size
 
     def __repr__(self) -> str:
+        towers = f" towers={self.towers}," if self.towers > 1 else ""
         return (
-            f"{type(self).__name__}(size={self.size}, dim={self.dim}, dtype={self.dtype}, "
+            f"{type(self).__name__}(size={self.size}, dim={self.dim},{towers} dtype={self.dtype}, "
             f"device={str(self.device)!r})"
         )
 
@@ -84,7 +113,7 @@ class EmbeddingCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of rows and ticks: size * (dim * itemsize + 4)."""
+        """Bytes of rows and ticks: size * (towers * dim * itemsize + 4)."""
         return self._rows.nbytes + self._ticks.nbytes
 
     @property
@@ -92,8 +121,10 @@ class EmbeddingCache:
         """(size,) True where a row is known. For some ids only, `age(ids) >= 0` is cheaper."""
         return self._ticks != 0
 
-    def get(self, ids: Tensor | Sequence[int]) -> Tensor:
+    def get(self, ids: Tensor | Sequence[int], tower: int = 0) -> Tensor:
         """(n, dim) unit rows, a copy in the cache's dtype; raises if one of them is unknown."""
+        if not 0 <= whole(tower, "tower") < self.towers:
+            raise ParameterError(f"tower must be below {self.towers}, got {tower}")
         index = self._index(ids)
         unknown = self._ticks[index] == 0  # (n,)
         if unknown.any():
@@ -101,26 +132,44 @@ class EmbeddingCache:
                 f"id {int(index[unknown][0])} was never updated ({int(unknown.sum())} of "
                 f"{len(index)} ids asked for): keep those with cache.age(ids) >= 0"
             )
-        return self._rows.index_select(0, index)  # several times faster than [index]
+        rows = self._rows.index_select(0, index)  # several times faster than [index]
+        return rows[:, tower * self.dim : (tower + 1) * self.dim]
 
-    def age(self, ids: Tensor | Sequence[int]) -> Tensor:
-        """(n,) updates of the cache since each row was written: 0 in the newest, -1 unknown."""
-        ticks = self._ticks[self._index(ids)].long()  # (n,)
-        return torch.where(ticks == 0, -1, self._clock - ticks)
+    def unit_rows(self, ids: Tensor | None = None) -> Tensor:
+        """(n, towers * dim) float32 rows of known ids; of all, unknown ones zero, without `ids`.
 
-    def update(self, ids: Tensor | Sequence[int], z: Tensor) -> None:
+        For selection: anchors and keys side by side. All rows are not copied and must not be
+        changed; they change with the next update. Of a cache above 2^18 rows, some rows have the
+        lengths of the stored dtype: 1 within 5e-4 for float16.
+        """
+        check_type(ids, (Tensor, type(None)), "ids")
+        if ids is not None and self.size > LIMIT:
+            return self._rows.index_select(0, self._index(ids)).float()
+        shared = self._mapped is not None
+        rows = self._working.rows(self._rows, self._ticks, self._clock, shared=shared)
+        return rows if ids is None else rows.index_select(0, self._index(ids))
+
+    def age(self, ids: Tensor | Sequence[int] | None = None) -> Tensor:
+        """(n,) updates of the cache since each row was written: 0 in the newest, -1 unknown.
+
+        Without `ids`, of all samples.
+        """
+        ticks = self._ticks if ids is None else self._ticks[self._index(ids)]  # (n,)
+        return torch.where(ticks == 0, -1, self._clock - ticks).long()
+
+    def update(self, ids: Tensor | Sequence[int], z: Tensor, second: Tensor | None = None) -> None:
         """Store row i of z (n, dim) under ids[i]; of a repeated id the last row stays.
 
         Every call makes all other rows one update older. On bad input nothing is changed.
+
+        Args:
+            ids: (n,) samples.
+            z: their embeddings; with two towers those of the first.
+            second: embeddings by the second tower, where the cache has one.
         """
         index = self._index(ids)
-        check_matrix(z, "z")
-        if z.shape != (len(index), self.dim):
-            raise ShapeError(
-                f"{len(index)} ids and embeddings of shape {tuple(z.shape)}: each id needs one "
-                f"row of dimension {self.dim}"
-            )
-        rows = unit_rows(z.detach(), "z").to(self.device, self.dtype)  # (n, dim)
+        parts = tower_parts(z, second, count=len(index), dim=self.dim, towers=self.towers)
+        rows = torch.cat(parts, dim=1).to(self.device, self.dtype)  # (n, towers * dim)
         last = last_occurrences(index)
         # First: no row is ever newer than the clock of a file. Processes that write the same
         # update one after the other use the same tick; one with an older clock advances to it.
@@ -132,6 +181,7 @@ class EmbeddingCache:
         self,
         ids: Tensor | Sequence[int],
         z: Tensor,
+        second: Tensor | None = None,
         *,
         group: dist.ProcessGroup | None = None,
     ) -> None:
@@ -143,8 +193,46 @@ class EmbeddingCache:
         check_type(group, (dist.ProcessGroup, type(None)), "group")
         if initialized():
             check_tensor(z, "z")
-            ids, z = gathered(ids_tensor(ids), z, self.dim, group)
-        self.update(ids, z)
+            if second is not None and second.shape == z.shape:
+                z = torch.cat([z, second], dim=1)  # otherwise too narrow, which raises in all
+            ids, z = gathered(ids_tensor(ids), z, self.towers * self.dim, group)
+            z, second = z.chunk(2, dim=1) if self.towers == 2 else (z, None)
+        self.update(ids, z, second)
+
+    def fill(
+        self,
+        embed: Embed,
+        loader: Iterable[tuple[Any, Any]],
+        *,
+        progress: Progress | None = None,
+    ) -> int:
+        """Embed all samples that are unknown, in one pass without gradients.
+
+        With a filled cache the first batch is selected already. A pass that was interrupted
+        continues where it was: batches whose rows are all known are not embedded.
+
+        Args:
+            embed: from a batch to its embeddings (n, dim), or a pair of them with two towers. Put
+                the model into evaluation mode before.
+            loader: yields (ids, batch), as `DataLoader(IndexedDataset(data), batch_size=256)`.
+            progress: called after every batch with the number of known rows and of all.
+
+        Returns:
+            How many rows were added.
+
+        Example:
+            >>> import torch
+            >>> from torch.utils.data import DataLoader
+            >>> from eigenbatch import EmbeddingCache, IndexedDataset
+            >>> loader = DataLoader(IndexedDataset(torch.randn(10, 6)), batch_size=4)
+            >>> cache = EmbeddingCache(10, dim=3)
+            >>> cache.fill(torch.nn.Linear(6, 3), loader)
+            10
+            >>> cache.fill(torch.nn.Linear(6, 3), loader)  # nothing is left to do
+            0
+
+        """
+        return fill(self, embed, loader, progress)
 
     def flush(self) -> None:
         """Force a memory-mapped cache to disk."""
@@ -165,22 +253,11 @@ class EmbeddingCache:
         Raises:
             StateError: the state is of another cache or damaged; nothing was changed.
         """
-        if not isinstance(state, dict):
-            raise StateError(f"the state of a cache must be a dict, got {described(state)}")
-        found = {name: state.get(name) for name in self._identity()}
-        if found != self._identity():
-            raise StateError(
-                f"this state belongs to a cache with {found}, but this one has {self._identity()}"
-            )
-        rows = stored_like(self._rows, state.get("rows"), "rows")
-        ticks = stored_like(self._ticks, state.get("ticks"), "ticks")
-        tick: Any = state.get("tick")
-        if not is_count(tick) or tick > MAX_SIZE:
-            raise StateError(f"the state's tick must be a number of updates, got {tick!r:.60}")
-        if not 0 <= ticks.min() <= ticks.max() <= tick:
-            raise StateError("the state has rows from other times than its own: it is damaged")
-        check_unit_rows(rows, ticks)
+        rows, ticks, tick = checked_state(
+            state, self._identity(), self._rows, self._ticks, towers=self.towers, most=MAX_SIZE
+        )
         self._set_clock(tick)
+        self._working = WorkingCopy(self.towers)
         self._rows.copy_(rows.detach())
         self._ticks.copy_(ticks)
 
@@ -196,9 +273,10 @@ class EmbeddingCache:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickled by value, but a memory-mapped cache by its file: a copy shares it."""
+        plain = self.__dict__ | {"_working": WorkingCopy(self.towers)}
         if self._mapped is None:
-            return self.__dict__
-        return self.__dict__ | {"_rows": None, "_ticks": None, "_mapped": self._mapped.place}
+            return plain
+        return plain | {"_rows": None, "_ticks": None, "_mapped": self._mapped.place}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -211,43 +289,8 @@ class EmbeddingCache:
             "version": VERSION,
             "size": self.size,
             "dim": self.dim,
-            "dtype": _name(self.dtype),
-        }
+            "dtype": dtype_name(self.dtype),
+        } | ({"towers": self.towers} if self.towers > 1 else {})  # absent before version 0.2
 
     def _index(self, ids: Tensor | Sequence[int]) -> Tensor:
-        """`ids` as an index into the rows; raises unless it is a vector of known range."""
-        index = ids_tensor(ids)
-        if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:
-            raise ShapeError(
-                f"ids must be a vector of integers, got {index.dtype} of shape {tuple(index.shape)}"
-            )
-        low, high = (int(bound) for bound in index.aminmax()) if len(index) else (0, 0)
-        if low < 0 or high >= self.size:
-            raise ParameterError(
-                f"ids must be in 0 ... {self.size - 1}, got {low} ... {high}: was the cache made "
-                "with size=len(dataset)?"
-            )
-        return index.to(self.device, torch.int64)
-
-
-def _device(device: torch.device | str) -> torch.device:
-    check_type(device, (torch.device, str), "device")
-    try:
-        return torch.device(device)
-    except RuntimeError as reason:
-        raise ParameterError(f"device {device!r} is unknown to torch: {reason}") from None
-
-
-def last_occurrences(ids: Tensor) -> Tensor:
-    """(u,) position of the last occurrence of each distinct id.
-
-    Assigning to repeated indices keeps an undefined one of them.
-    """
-    ascending, position = ids.sort(stable=True)
-    last = torch.ones_like(ascending, dtype=torch.bool)
-    last[:-1] = ascending[1:] != ascending[:-1]
-    return position[last]
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+        return index_of(ids, self.size, self.device)

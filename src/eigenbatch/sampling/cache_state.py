@@ -1,12 +1,35 @@
 """Whether the tensors of a saved state may become the rows and ticks of a cache."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from eigenbatch.checks import described, is_count
 from eigenbatch.sampling.errors import StateError
 
 BLOCK = 2**16
 """Rows checked at once."""
+
+
+def checked_state(
+    state: object, identity: dict[str, Any], rows: Tensor, ticks: Tensor, *, towers: int, most: int
+) -> tuple[Tensor, Tensor, int]:
+    """Rows, ticks and clock of a saved state; raises StateError unless they fit this cache."""
+    if not isinstance(state, dict):
+        raise StateError(f"the state of a cache must be a dict, got {described(state)}")
+    found = {name: state.get(name) for name in identity}
+    if found != identity:
+        raise StateError(f"this state belongs to a cache with {found}, but this one has {identity}")
+    rows = stored_like(rows, state.get("rows"), "rows")
+    ticks = stored_like(ticks, state.get("ticks"), "ticks")
+    tick: Any = state.get("tick")
+    if not is_count(tick) or tick > most:
+        raise StateError(f"the state's tick must be a number of updates, got {tick!r:.60}")
+    if not 0 <= ticks.min() <= ticks.max() <= tick:
+        raise StateError("the state has rows from other times than its own: it is damaged")
+    check_unit_rows(rows, ticks, towers)
+    return rows, ticks, tick
 
 
 def stored_like(own: Tensor, stored: object, name: str) -> Tensor:
@@ -18,8 +41,13 @@ def stored_like(own: Tensor, stored: object, name: str) -> Tensor:
     return stored
 
 
-def check_unit_rows(rows: Tensor, ticks: Tensor) -> None:
+def check_unit_rows(rows: Tensor, ticks: Tensor, towers: int = 1) -> None:
     """Raise StateError unless every known row has length 1; unknown rows are never read."""
+    for part in rows.chunk(towers, 1):
+        _check_tower(part, ticks)
+
+
+def _check_tower(rows: Tensor, ticks: Tensor) -> None:
     slack = 2 * torch.finfo(rows.dtype).eps + 1e-6  # rounding of the entries
     for start in range(0, len(rows), BLOCK):
         block = slice(start, start + BLOCK)

@@ -1,8 +1,9 @@
 """The file behind a memory-mapped cache: one header page, the rows, the ticks.
 
-    0     JSON {"format", "version", "size", "dim", "dtype"}, padded with zero bytes
+    0     JSON {"format", "version", "size", "dim", "dtype"}, padded with zero bytes;
+          with two towers also "towers": 2
     4088  int64, number of updates so far
-    4096  rows (size, dim), then, on the next multiple of 64 bytes, ticks (size,) int32
+    4096  rows (size, towers * dim), then, on the next multiple of 64 bytes, ticks (size,) int32
 
 A new file is sparse: a row that was never written takes no disk space.
 """
@@ -31,6 +32,7 @@ class Layout:
     size: int
     dim: int
     dtype: str  # as in `torch.<dtype>`
+    towers: int = 1
     format: str = FORMAT
     version: int = VERSION
 
@@ -38,7 +40,7 @@ class Layout:
     def row_bytes(self) -> int:
         """Bytes of all rows."""
         itemsize: int = getattr(torch, self.dtype).itemsize
-        return self.size * self.dim * itemsize
+        return self.size * self.towers * self.dim * itemsize
 
     @property
     def tick_offset(self) -> int:
@@ -52,7 +54,10 @@ class Layout:
 
     def header(self) -> bytes:
         """The first bytes of the file."""
-        return json.dumps(asdict(self)).encode()
+        entries = asdict(self)
+        if self.towers == 1:
+            del entries["towers"]  # as before there were two
+        return json.dumps(entries).encode()
 
 
 class MappedRows:
@@ -63,7 +68,7 @@ class MappedRows:
         self._bytes = np.memmap(path, dtype=np.uint8, mode="r+")
         whole = torch.from_numpy(self._bytes)
         rows = whole[HEADER : HEADER + layout.row_bytes].view(getattr(torch, layout.dtype))
-        self.rows: Tensor = rows.view(layout.size, layout.dim)
+        self.rows: Tensor = rows.view(layout.size, layout.towers * layout.dim)
         self.ticks: Tensor = whole[layout.tick_offset : layout.file_bytes].view(torch.int32)
         self.clock: Tensor = whole[CLOCK:HEADER].view(torch.int64)  # (1,)
 
@@ -107,6 +112,7 @@ def _check(path: Path, wanted: Layout) -> None:
         found = None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise CacheFileError(f"{path} is not an embedding cache; choose another path")
+    found = {"towers": 1} | found
     different = [
         f"{name} {found.get(name)!r}, expected {value!r}"
         for name, value in asdict(wanted).items()
