@@ -15,8 +15,8 @@ from torch import Tensor
 from benchmarks.timing import alternate
 from eigenbatch import (
     Blend,
-    Clustered,
     Greedy,
+    Neighbours,
     PoolBalanced,
     PoolMax,
     PoolMin,
@@ -229,7 +229,7 @@ def _peers() -> str:
             "Pool P3": PoolBalanced(), "Greedy-16": Greedy(16), "Greedy-64": Greedy(64),
             "Greedy-256": Greedy(256), WHOLE: Greedy(None),
             "Greedy, centroid": Greedy(None, score="centroid"),
-            "Clustered": Clustered(), "Blend -0.3": Blend(-0.3),
+            "Neighbours": Neighbours(8), "Blend -0.3": Blend(-0.3),
         }  # fmt: skip
         others: dict[str, Callable[[Tensor, int], Tensor]] = {
             "apricot sum-redundancy": apricot_redundancy,

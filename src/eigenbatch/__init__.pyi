@@ -28,11 +28,12 @@ from .runs.recorder import Recorder as Recorder
 from .sampling.cache import EmbeddingCache as EmbeddingCache
 from .sampling.indexed import IndexedDataset as IndexedDataset
 from .sampling.sampler import SpectralBatchSampler as SpectralBatchSampler
-from .selectors.constraints import NoNearDuplicates as NoNearDuplicates
+from .selectors.auto import Auto as Auto
 from .selectors.constraints import OnePerGroup as OnePerGroup
 from .selectors.difficulty import Blend as Blend
-from .selectors.difficulty import Clustered as Clustered
+from .selectors.duplicates import NoNearDuplicates as NoNearDuplicates
 from .selectors.greedy import Greedy as Greedy
+from .selectors.neighbours import Neighbours as Neighbours
 from .selectors.pool import PoolBalanced as PoolBalanced
 from .selectors.pool import PoolMax as PoolMax
 from .selectors.pool import PoolMin as PoolMin

@@ -7,9 +7,10 @@ import torch
 
 from clouds import KINDS, cloud
 from eigenbatch import (
+    Auto,
     Blend,
-    Clustered,
     Greedy,
+    Neighbours,
     NoNearDuplicates,
     OnePerGroup,
     PoolBalanced,
@@ -37,7 +38,9 @@ SELECTORS = {
     "greedy_pool": lambda: Greedy(probe=None),
     "greedy_window": lambda: Greedy(probe=None, window=(1.0, 1.0)),
     "greedy_centroid": lambda: Greedy(score="centroid"),
-    "clustered": lambda: Clustered(3),
+    "neighbours": lambda: Neighbours(3),
+    "auto": lambda: Auto(0.1, positive=0.8),
+    "guarded": lambda: NoNearDuplicates(Neighbours(2), 0.9, shortfall="fill"),
     "similar": lambda: Blend(-0.5),
     "neither": lambda: Blend(0),
     "diverse": lambda: Blend(0.5),

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from clouds import cloud, unit
-from eigenbatch import Blend, Clustered, Greedy, Random, participation_ratio
+from eigenbatch import Blend, Greedy, Neighbours, Random, participation_ratio
 from eigenbatch.errors import ParameterError
 
 
@@ -13,7 +13,7 @@ def generator(seed=0):
 def test_a_single_cluster_is_a_seed_and_its_nearest_neighbours():
     pool = cloud("random", 100, 6)
     rows = unit(pool)
-    chosen = Clustered(1)(pool, 12, generator=generator())
+    chosen = Neighbours(1)(pool, 12, generator=generator())
     seed = torch.randperm(100, generator=generator())[0]
     expected = (rows @ rows[seed]).topk(12).indices
     assert set(chosen.tolist()) == set(expected.tolist())
@@ -24,9 +24,9 @@ def test_clusters_share_the_batch_evenly():
     labels = torch.arange(4).repeat_interleave(25)
     pool = centres[labels] + 1e-3 * cloud("random", 100, 4)
     for seed in range(5):
-        chosen = labels[Clustered(1)(pool, 25, generator=generator(seed))]
+        chosen = labels[Neighbours(1)(pool, 25, generator=generator(seed))]
         assert len(chosen.unique()) == 1
-    chosen = Clustered(3)(pool, 11, generator=generator())
+    chosen = Neighbours(3)(pool, 11, generator=generator())
     assert len(chosen) == 11
 
 
@@ -37,7 +37,7 @@ def test_clustered_batches_are_harder_than_random_ones():
         rows = unit(pool[selector(pool, 64, generator=generator())])
         return (rows @ rows.T).fill_diagonal_(0).square().mean()
 
-    assert hardness(Clustered(4)) > 1.5 * hardness(Random())
+    assert hardness(Neighbours(4)) > 1.5 * hardness(Random())
 
 
 def test_the_blend_runs_from_similar_over_random_to_diverse():
@@ -59,7 +59,7 @@ def test_the_ends_and_the_middle_of_the_blend_are_known_selectors():
 
 @pytest.mark.parametrize(
     ("make", "message"),
-    [(lambda: Blend(1.1), "got 1.1"), (lambda: Clustered(0), "at least 1, got 0")],
+    [(lambda: Blend(1.1), "got 1.1"), (lambda: Neighbours(0), "at least 1, got 0")],
 )
 def test_bad_options_raise_with_their_values(make, message):
     with pytest.raises(ParameterError, match=message):

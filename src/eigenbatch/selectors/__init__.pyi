@@ -1,10 +1,9 @@
 """The public names of this room, once."""
 
+from .auto import Auto as Auto
 from .builder import BatchBuilder as BatchBuilder
-from .constraints import NoNearDuplicates as NoNearDuplicates
 from .constraints import OnePerGroup as OnePerGroup
 from .difficulty import Blend as Blend
-from .difficulty import Clustered as Clustered
 from .diversity import (
     frobenius_diversity as frobenius_diversity,
 )
@@ -14,8 +13,10 @@ from .diversity import (
 from .diversity import (
     trace_after_adding as trace_after_adding,
 )
+from .duplicates import NoNearDuplicates as NoNearDuplicates
 from .greedy import Greedy as Greedy
 from .names import selector_named as selector_named
+from .neighbours import Neighbours as Neighbours
 from .pool import PoolBalanced as PoolBalanced
 from .pool import PoolMax as PoolMax
 from .pool import PoolMin as PoolMin

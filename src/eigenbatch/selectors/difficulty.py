@@ -1,39 +1,12 @@
-"""The other direction: batches of *similar* rows, as in the strongest published samplers."""
+"""One dial between similar and diverse batches."""
 
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import real, whole
-from eigenbatch.core.precision import no_autocast
+from eigenbatch.checks import real
 from eigenbatch.errors import ParameterError
+from eigenbatch.selectors.offer import Offer, check_offer, mapped
 from eigenbatch.selectors.search import SearchState, greedy_search, least_similar
-from eigenbatch.selectors.selector import shuffled, unit_pool
-
-
-class Clustered:
-    """Hard batches: `clusters` random seeds and their nearest neighbours, in equal shares."""
-
-    def __init__(self, clusters: int = 8) -> None:
-        self.clusters = whole(clusters, "clusters", least=1)
-
-    def __call__(
-        self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Choose one batch; a row near several seeds belongs to the first of them."""
-        rows = unit_pool(pool, batch_size)
-        clusters = min(self.clusters, batch_size)
-        seeds = shuffled(len(rows), generator, rows.device)[:clusters]
-        with no_autocast(rows):
-            similarity = rows[seeds] @ rows.T  # (c, k)
-        similarity[:, seeds] = -torch.inf  # a seed is no neighbour of another
-        picks = []
-        for i in range(clusters):
-            share = batch_size // clusters + (i < batch_size % clusters)
-            similarity[i, seeds[i]] = torch.inf
-            members = similarity[i].topk(share).indices  # (share,)
-            picks.append(members)
-            similarity[:, members] = -torch.inf
-        return torch.cat(picks)
 
 
 class Blend:
@@ -52,14 +25,29 @@ class Blend:
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Choose one batch."""
-        rows = unit_pool(pool, batch_size)
+        return self.complete(Offer.of(pool, batch_size), batch_size, generator=generator)
+
+    def complete(
+        self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Add rows to the given ones, by the first tower."""
+        check_offer(offer, batch_size, generator)
+        rows, index = mapped(offer)
+        begun = len(offer.given)
         whole = abs(self.weight) == 1
         probe = None if whole else max(1, round(len(rows) ** abs(self.weight)))
         if self.weight >= 0:
-            return least_similar(rows, batch_size, probe=probe, generator=generator)
-        return greedy_search(
-            rows, batch_size, ranking=_most_similar, probe=probe, generator=generator
-        )
+            picks = least_similar(rows, batch_size, probe=probe, generator=generator, begun=begun)
+        else:
+            picks = greedy_search(
+                rows,
+                batch_size,
+                ranking=_most_similar,
+                probe=probe,
+                generator=generator,
+                begun=begun,
+            )
+        return index[picks]
 
 
 def _most_similar(state: SearchState) -> Tensor:

@@ -11,9 +11,9 @@ from eigenbatch.checks import check_choice, check_flags, whole
 from eigenbatch.core.spectrum import participation_ratio
 from eigenbatch.errors import NumericalWarning, ParameterError
 from eigenbatch.selectors.diversity import trace_after_adding
+from eigenbatch.selectors.offer import Offer, check_offer, mapped
 from eigenbatch.selectors.pool import check_window
 from eigenbatch.selectors.search import SearchState, greedy_search, least_similar, least_squares
-from eigenbatch.selectors.selector import unit_pool
 
 Score = Literal["spectral", "centroid"]
 
@@ -56,12 +56,32 @@ class Greedy:
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Choose one batch; only `literal=True` may return fewer than `batch_size` indices."""
-        rows = unit_pool(pool, batch_size)
+        return self.complete(Offer.of(pool, batch_size), batch_size, generator=generator)
+
+    def complete(
+        self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Add to the given rows those that raise the rank of the batch fastest (first tower)."""
+        check_offer(offer, batch_size, generator)
+        rows, index = mapped(offer)
+        return index[self._search(rows, batch_size, generator, len(offer.given))]
+
+    def _search(
+        self, rows: Tensor, batch_size: int, generator: torch.Generator | None, begun: int
+    ) -> Tensor:
+        """Picks among unit rows, of which the first `begun` are in the batch."""
         if self.window is None and self.score == "spectral":
-            return least_similar(rows, batch_size, probe=self.probe, generator=generator)
+            return least_similar(
+                rows, batch_size, probe=self.probe, generator=generator, begun=begun
+            )
         if self.score == "centroid":
             return greedy_search(
-                rows, batch_size, ranking=_nearest_centroid, probe=self.probe, generator=generator
+                rows,
+                batch_size,
+                ranking=_nearest_centroid,
+                probe=self.probe,
+                generator=generator,
+                begun=begun,
             )
         assert self.window is not None
         low, high = self.window
@@ -88,6 +108,7 @@ class Greedy:
             probe=self.probe,
             generator=generator,
             stop=inside if self.literal else None,
+            begun=begun,
         )
         reached = participation_ratio(rows[chosen])
         if not low - 1e-6 <= reached <= high + 1e-6:

@@ -53,10 +53,20 @@ def _greedy(probe: str | None) -> "Selector":
     return Greedy(None if probe == "pool" else int(probe or 64))
 
 
-def _clustered(seeds: str | None) -> "Selector":
-    from eigenbatch.selectors.difficulty import Clustered
+def _neighbours(seeds: str | None) -> "Selector":
+    from eigenbatch.selectors.neighbours import Neighbours
 
-    return Clustered(int(seeds or 8))
+    return Neighbours(int(seeds or 4))
+
+
+def _auto(target: str | None) -> "Selector":
+    from eigenbatch.selectors.auto import Auto
+
+    return Auto(0.1, target=float(target or 0.5))
+
+
+def _clustered(seeds: str | None) -> "Selector":
+    return _neighbours(seeds or "8")
 
 
 def _blend(weight: str | None) -> "Selector":
@@ -82,7 +92,11 @@ NAMES = {
     "p2": Name("p2", "the least diverse of several random batches", _p2),
     "p3": Name("p3[-FRACTION]", "a batch of moderate diversity", _p3, float),
     "greedy": Name("greedy[-PROBE|-pool]", "picks that raise diversity fastest", _greedy, _probe),
-    "clustered": Name("clustered[-SEEDS]", "seeds and their nearest neighbours", _clustered, int),
+    "neighbours": Name(
+        "neighbours[-SEEDS]", "hard batches: seeds and their nearest", _neighbours, int
+    ),
+    "auto": Name("auto[-MISS]", "random to hard, by the predicted miss", _auto, float),
+    "clustered": Name("clustered[-SEEDS]", "an older name of neighbours", _clustered, int),
     "blend": Name("blend[-WEIGHT]", "from similar (-1) to diverse (1) batches", _blend, float),
     "recipe": Name("recipe[-BATCHES]", "the paper's schedule: P3, then Greedy-64", _recipe, int),
 }

@@ -3,11 +3,14 @@
 import torch
 from torch import Tensor
 
+from eigenbatch.selectors.offer import Offer, check_offer
 from eigenbatch.selectors.selector import check_pool, shuffled
 
 
 class Random:
     """`batch_size` rows drawn uniformly without replacement."""
+
+    extendable = True  # a smaller batch is as good as the beginning of a larger one
 
     def __call__(
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
@@ -15,3 +18,10 @@ class Random:
         """Choose one batch."""
         check_pool(pool, batch_size)
         return shuffled(len(pool), generator, pool.device)[:batch_size]
+
+    def complete(
+        self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Add random rows to the given ones."""
+        check_offer(offer, batch_size, generator)
+        return torch.cat([offer.given, offer.shuffled(generator)])[:batch_size]

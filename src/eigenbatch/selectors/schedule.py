@@ -10,11 +10,13 @@ from eigenbatch.checks import (
     check_callable,
     check_entries,
     check_generator,
+    check_type,
     is_count,
     is_flag,
     whole,
 )
 from eigenbatch.selectors.greedy import Greedy
+from eigenbatch.selectors.offer import Offer, allowed_rows, check_offer, complete
 from eigenbatch.selectors.pool import PoolBalanced
 from eigenbatch.selectors.selector import (
     Selector,
@@ -58,6 +60,18 @@ class Schedule:
         check_sizes(pool, batch_size)
         check_generator(generator)
         return self._policy(pool)(pool, batch_size, generator=generator)
+
+    def complete(
+        self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Complete one batch by the policy in force."""
+        check_offer(offer, batch_size, generator)
+        return complete(self.policy(offer), offer, batch_size, generator=generator)
+
+    def policy(self, offer: Offer) -> Selector:
+        """The selector of the next batch; counts as one batch."""
+        check_type(offer, Offer, "offer")
+        return self._policy(allowed_rows(offer))
 
     def bind(self, ids: Tensor, of: int | None = None) -> Selector:
         """The same schedule for a pool whose row i is sample `ids[i]`."""
@@ -111,6 +125,18 @@ class EveryNth:
         check_generator(generator)
         return self._policy(pool)(pool, batch_size, generator=generator)
 
+    def complete(
+        self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Complete one batch by the policy in force."""
+        check_offer(offer, batch_size, generator)
+        return complete(self.policy(offer), offer, batch_size, generator=generator)
+
+    def policy(self, offer: Offer) -> Selector:
+        """The selector of the next batch; counts as one batch."""
+        check_type(offer, Offer, "offer")
+        return self._policy(allowed_rows(offer))
+
     def bind(self, ids: Tensor, of: int | None = None) -> Selector:
         """The same selectors for a pool whose row i is sample `ids[i]`."""
         return _Bound(self._policy, ids, of)
@@ -153,6 +179,14 @@ class _Bound:
     ) -> Tensor:
         policy = bound(self._policy(pool), self._ids, self._of)
         return policy(pool, batch_size, generator=generator)
+
+    def complete(
+        self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        return complete(self.policy(offer), offer, batch_size, generator=generator)
+
+    def policy(self, offer: Offer) -> Selector:
+        return bound(self._policy(allowed_rows(offer)), self._ids, self._of)
 
     def bind(self, ids: Tensor, of: int | None = None) -> Selector:
         """For some of the rows it is bound to already."""

@@ -56,9 +56,13 @@ def greedy_search(
     probe: int | None = None,
     generator: torch.Generator | None = None,
     stop: Callable[[SearchState], bool] | None = None,
+    begun: int = 0,
 ) -> Tensor:
-    """Indices of the picks, in order; fewer than `batch_size` only if `stop` says so."""
-    order = shuffled(len(rows), generator, rows.device)  # (k,) not yet picked
+    """Indices of the picks, in order; fewer than `batch_size` only if `stop` says so.
+
+    The first `begun` rows are picked already; without any the first pick is random.
+    """
+    order = _order(len(rows), begun, generator, rows.device)  # (k,) not yet picked
     state = SearchState(
         size=0,
         trace=rows.new_zeros(()),
@@ -75,6 +79,9 @@ def greedy_search(
             picked[best] = True
             if len(picks) == batch_size or (stop is not None and stop(state)):
                 return torch.cat(picks)
+            if len(picks) < begun:
+                best, order = order[:1], order[1:]
+                continue
             values = ranking(state)
             if probe is None:
                 best = values.masked_fill(picked, torch.inf).argmin().view(1)
@@ -100,30 +107,47 @@ def _pick(best: Tensor, rows: Tensor, state: SearchState) -> None:
     state.size += 1
 
 
+def _order(
+    count: int, begun: int, generator: torch.Generator | None, device: torch.device
+) -> Tensor:
+    """A random order of rows that starts with the first `begun` ones as they are."""
+    order = shuffled(count, generator, device)
+    return (
+        torch.cat([torch.arange(begun, device=device), order[order >= begun]]) if begun else order
+    )
+
+
 def least_similar(
-    rows: Tensor, batch_size: int, *, probe: int | None, generator: torch.Generator | None
+    rows: Tensor,
+    batch_size: int,
+    *,
+    probe: int | None,
+    generator: torch.Generator | None,
+    begun: int = 0,
 ) -> Tensor:
     """`greedy_search` by `least_squares`, by the fastest means the device has."""
     if rows.device.type != "cpu":
-        return greedy_search(rows, batch_size, probe=probe, generator=generator)
-    order = shuffled(len(rows), generator, rows.device).numpy()
+        return greedy_search(rows, batch_size, probe=probe, generator=generator, begun=begun)
+    order = _order(len(rows), begun, generator, rows.device).numpy()
+    begun = max(1, begun)
 
     def reshuffle(count: int) -> NDArray[np.int64]:
         return shuffled(count, generator, rows.device).numpy()
 
     with no_autocast(rows):
         if probe is None:
-            picks = _whole_pool(rows.numpy(), int(order[0]), batch_size)
+            picks = _whole_pool(rows.numpy(), order[:begun], batch_size)
         else:
-            picks = _probed(rows.numpy(), order, batch_size, probe, reshuffle)
+            picks = _probed(rows.numpy(), order, batch_size, probe, reshuffle, begun)
     return torch.from_numpy(picks)
 
 
-def _whole_pool(rows: Rows, first: int, batch_size: int) -> NDArray[np.int64]:
+def _whole_pool(rows: Rows, first: NDArray[np.int64], batch_size: int) -> NDArray[np.int64]:
     """Arg-min over all rows at each step, by lazy evaluation (exact: scores only grow)."""
     k = len(rows)
     picks = np.empty(batch_size, dtype=np.int64)
-    picks[0], count, applied = first, 1, 0
+    count, applied = min(len(first), batch_size), 0
+    picks[:count] = first[:count]
     squares = np.zeros(k, dtype=rows.dtype)
     watched = max(64, k // 8)
     while count < batch_size:
@@ -166,12 +190,14 @@ def _probed(
     batch_size: int,
     probe: int,
     reshuffle: Callable[[int], NDArray[np.int64]],
+    begun: int,
 ) -> NDArray[np.int64]:
     """Arg-min over the next `probe` rows of a random order at each step."""
-    ids, left = order[1:], rows[order[1:]]  # (k - 1,), (k - 1, d)
+    count, applied = min(begun, batch_size), 0
+    ids, left = order[count:], rows[order[count:]]  # (k - g,), (k - g, d)
     picks = np.empty(batch_size, dtype=np.int64)
     picked = np.empty((batch_size, rows.shape[1]), dtype=rows.dtype)
-    picks[0], picked[0], count, applied = order[0], rows[order[0]], 1, 0
+    picks[:count], picked[:count] = order[:count], rows[order[:count]]
     squares = np.zeros(len(left), dtype=rows.dtype)
     while count < batch_size:
         squares += _square_sums(left, picked[applied:count])

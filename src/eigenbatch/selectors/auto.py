@@ -1,0 +1,134 @@
+"""The dial from random to hard batches, turned by the miss that the cache predicts."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eigenbatch.checks import check_entries, is_count, real, whole
+from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.infonce import infonce
+from eigenbatch.core.precision import positive_scalar
+from eigenbatch.errors import ParameterError
+from eigenbatch.selectors.duplicates import NoNearDuplicates
+from eigenbatch.selectors.neighbours import SEARCHED, Neighbours
+from eigenbatch.selectors.offer import Offer, check_offer
+from eigenbatch.selectors.random import Random
+from eigenbatch.selectors.selector import Selector
+
+STEPS = (64, 16)
+"""Seeds of the batches between random ones and the hardest."""
+
+
+class Auto:
+    """Hard batches where random ones are easy, random batches where they are hard already.
+
+    The miss is the share of the softmax that negatives get. Where it is near 1, the composition of
+    batches does not matter; where it is small, harder batches make larger gradients. From both
+    cached towers, or both views, the miss of a batch is computed before the batch is used. Below
+    `target` the next batch is one step harder, above it one step easier: random, then neighbours of
+    64, 16 and `seeds` seeds.
+
+    Args:
+        tau: temperature of the loss, or a function that returns it if it is learned.
+        target: the miss to aim for. At 0.5 an anchor gives its negatives together as much weight
+            as its positive.
+        seeds: seeds of the hardest batches.
+        guard: cosine above which two samples are near-duplicates and not put into one hard batch;
+            None: no guard.
+        positive: similarity of positive pairs, where only one tower is cached. A key is then
+            assumed to be its anchor, turned away by that much in a direction of its own.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import Auto, EmbeddingCache, SpectralBatchSampler
+        >>> cache = EmbeddingCache(1000, dim=16, towers=2)
+        >>> sampler = SpectralBatchSampler(cache, 50, Auto(tau=0.07), coverage="free")
+
+    """
+
+    searched = SEARCHED
+
+    def __init__(
+        self,
+        tau: float | Callable[[], float],
+        *,
+        target: float = 0.5,
+        seeds: int = 4,
+        guard: float | None = 0.95,
+        positive: float | None = None,
+    ) -> None:
+        if not callable(tau):
+            positive_scalar(tau, "tau")
+        if positive is not None and not 0 < real(positive, "positive") <= 1:
+            raise ParameterError(f"positive must lie in (0, 1], got {positive}")
+        if guard is not None and not -1 <= real(guard, "guard") < 1:
+            raise ParameterError(f"guard must lie in [-1, 1), got {guard}")
+        if not 0 < real(target, "target") < 1:
+            raise ParameterError(f"target must lie in (0, 1), got {target}")
+        self.tau, self.target = tau, target
+        self.seeds = whole(seeds, "seeds", least=1)
+        self.guard, self.positive = guard, positive
+        self.level = 0  # of the next batch; 0 is random
+        self.miss: float | None = None  # predicted for the last batch
+        counts = [*(count for count in STEPS if count > seeds), seeds]
+        self._levels: list[Selector] = [Random(), *(self._guarded(count) for count in counts)]
+
+    def __call__(
+        self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Choose one batch; a plain pool has one tower, so `positive` must be known."""
+        return self.complete(Offer.of(pool, batch_size), batch_size, generator=generator)
+
+    def complete(
+        self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Complete a batch at the present level, then turn the dial by its predicted miss."""
+        check_offer(offer, batch_size, generator)
+        if offer.towers == 1 and self.positive is None:
+            raise ParameterError(
+                "Auto predicts the miss from positive pairs: cache both towers, or both views "
+                "(EmbeddingCache(..., towers=2)), or pass positive=, their similarity"
+            )
+        selector = self._levels[self.level]
+        batch: Tensor = selector.complete(offer, batch_size, generator=generator)  # type: ignore[attr-defined]
+        if batch_size > 1:
+            tau = self.tau() if callable(self.tau) else self.tau
+            self.miss = predicted_miss(offer, batch, tau, self.positive)
+            step = 1 if self.miss < self.target else -1
+            self.level = min(max(0, self.level + step), len(self._levels) - 1)
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the dial is."""
+        return {"level": self.level}
+
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Raise unless `state` is a state of this selector."""
+        check_entries(state, "Auto", {"level": self._is_level})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where the dial was."""
+        self.check_state_dict(state)
+        self.level = state["level"]
+
+    def _is_level(self, value: object) -> bool:
+        return is_count(value) and value < len(self._levels)  # type: ignore[operator]
+
+    def _guarded(self, seeds: int) -> Selector:
+        hard = Neighbours(seeds)
+        return hard if self.guard is None else NoNearDuplicates(hard, self.guard, shortfall="fill")
+
+
+def predicted_miss(offer: Offer, batch: Tensor, tau: float, positive: float | None = None) -> float:
+    """Mean miss of a batch as cached, over both directions of the contrast."""
+    anchors, keys = offer.anchors[batch], offer.keys[batch]  # (n, d)
+    if offer.towers == 1:
+        assert positive is not None
+        turned = torch.eye(len(batch), dtype=keys.dtype, device=keys.device)  # (n, n)
+        keys = torch.cat([positive * keys, math.sqrt(1 - positive**2) * turned], dim=1)
+        anchors = torch.cat([anchors, torch.zeros_like(turned)], dim=1)  # (n, d + n)
+    directions = Contrast.cross(anchors, keys), Contrast.cross(keys, anchors)
+    return sum(float(infonce(one, tau).miss.mean()) for one in directions) / 2

@@ -1,0 +1,172 @@
+"""The guard against false negatives: near-duplicates of a sample are not its negatives.
+
+Letters: k rows offered, n rows of the batch, w width of a row (d, or 2d for two towers).
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from eigenbatch.checks import real
+from eigenbatch.core.precision import no_autocast
+from eigenbatch.errors import ParameterError
+from eigenbatch.selectors.offer import Offer, check_offer, complete, settled
+from eigenbatch.selectors.rule import Rule, Shortfall
+from eigenbatch.selectors.selector import Selector, bound, check_ids
+
+QUICK = 6
+"""How often violations are replaced before all conflicts of the kept rows are searched."""
+
+
+class NoNearDuplicates(Rule):
+    """No two picks that are nearly the same sample: copies, paraphrases.
+
+    Only the picks are compared: the inner selector chooses a batch, later rows of pairs that are
+    too close are replaced, and so on until none is left. So it costs as much as the inner selector
+    a few times, whatever the size of the pool. Given rows stay, whatever they are.
+
+    Args:
+        selector: chooses the rows.
+        cosine: two rows are too close if their cosine within a tower is above it; None: no limit.
+        relative: they are also too close if <anchor_i, key_j> is above this share of the
+            similarity of a positive pair: the largest of that of i, of j, and the mean of the
+            batch. 0.95 is the margin of NV-Retriever and of `mine_hard_negatives`. It needs two
+            towers, or `positive`.
+        positive: similarity of positive pairs, where only one tower is cached.
+        shortfall: "raise" if too few rows are left, or "fill" the batch at random and warn.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import Neighbours, NoNearDuplicates, select
+        >>> copies = torch.eye(8).repeat(3, 1)  # each row three times
+        >>> chosen = select(copies, 8, NoNearDuplicates(Neighbours(seeds=1)))
+        >>> sorted(chosen.remainder(8).tolist())
+        [0, 1, 2, 3, 4, 5, 6, 7]
+
+    """
+
+    def __init__(
+        self,
+        selector: Selector,
+        cosine: float | None = 0.95,
+        *,
+        relative: float | None = None,
+        positive: float | None = None,
+        shortfall: Shortfall = "raise",
+    ) -> None:
+        super().__init__(selector, shortfall)
+        if cosine is not None and not -1 <= real(cosine, "cosine") < 1:
+            raise ParameterError(f"cosine must lie in [-1, 1), got {cosine}")
+        if relative is not None and not 0 < real(relative, "relative") <= 1:
+            raise ParameterError(f"relative must lie in (0, 1], got {relative}")
+        if positive is not None and not 0 < real(positive, "positive") <= 1:
+            raise ParameterError(f"positive must lie in (0, 1], got {positive}")
+        self.cosine, self.relative, self.positive = cosine, relative, positive
+
+    def bind(self, ids: Tensor, of: int | None = None) -> Selector:
+        """Pass the sample ids on to the inner selector."""
+        check_ids(ids, of)
+        return NoNearDuplicates(
+            bound(self.selector, ids, of),
+            self.cosine,
+            relative=self.relative,
+            positive=self.positive,
+            shortfall=self.shortfall,
+        )
+
+    def complete(
+        self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Add rows that are not too close to each other or to the given ones."""
+        check_offer(offer, batch_size, generator)
+        inner, begun = settled(self.selector, offer), len(offer.given)
+        left, rounds, asked = offer, 0, batch_size
+        while True:
+            batch = complete(inner, left, asked, generator=generator)
+            keep = self._kept(left, batch, begun)  # (asked,)
+            kept = batch[keep]
+            if len(kept) >= batch_size:
+                return kept[:batch_size]
+            rounds += 1
+            barred = torch.zeros(len(offer), dtype=torch.bool, device=offer.rows.device)
+            barred[batch[~keep]] = True
+            if rounds > QUICK:
+                barred |= self._conflicts(left, kept)
+            barred[kept] = False
+            left = replace(left, given=kept).barring(barred)
+            taken = left.taken
+            assert taken is not None
+            most = len(kept) + int((~taken).sum())
+            if most < batch_size:
+                return self._short(offer, left, batch_size, generator)
+            if getattr(inner, "extendable", False):
+                asked = min(most, batch_size + 3 * (batch_size - len(kept)))
+
+    def _short(
+        self, offer: Offer, left: Offer, batch_size: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """Take what still keeps the rule, one by one, and fill the rest."""
+        kept, begun = left.given, len(offer.given)
+        for row in left.shuffled(generator).view(-1, 1):
+            longer = torch.cat([kept, row])
+            kept = longer if self._kept(left, longer, begun).all() else kept
+        return self._filled(kept, self._rule, offer, batch_size, generator)
+
+    @property
+    def _rule(self) -> str:
+        limits = [f"no two cosines above {self.cosine}"] if self.cosine is not None else []
+        if self.relative is not None:
+            limits.append(f"no negative above {self.relative} of a positive")
+        return " and ".join(limits)
+
+    def _kept(self, offer: Offer, batch: Tensor, begun: int) -> Tensor:
+        """(n,) False for rows too close to one that stands earlier in the batch and is kept."""
+        close = self._close(offer, batch, batch).triu(1)  # (n, n) earlier x later
+        close[:, :begun] = False
+        keep = torch.ones(len(batch), dtype=torch.bool, device=batch.device)
+        for i in close.any(1).nonzero()[:, 0].tolist():
+            if keep[i]:
+                keep &= ~close[i]
+        return keep
+
+    def _conflicts(self, offer: Offer, kept: Tensor) -> Tensor:
+        """(k,) True for rows too close to a kept one."""
+        every = torch.arange(len(offer), device=kept.device)
+        parts = [self._close(offer, kept, part).any(0) for part in torch.split(every, 8192)]
+        return torch.cat(parts)
+
+    def _close(self, offer: Offer, some: Tensor, others: Tensor) -> Tensor:
+        """(s, o) True where two rows are too close to be negatives of each other."""
+        one, two = offer.rows[some], offer.rows[others]  # (s, w), (o, w)
+        close = torch.zeros(len(one), len(two), dtype=torch.bool, device=one.device)
+        with no_autocast(one):
+            if self.cosine is not None:
+                for a, b in zip(
+                    one.chunk(offer.towers, 1), two.chunk(offer.towers, 1), strict=True
+                ):
+                    close |= a @ b.T > self.cosine
+            if self.relative is not None:
+                forth, back = self._across(offer, one, two)
+                own, other = self._positives(offer, one), self._positives(offer, two)
+                reference = torch.maximum(own[:, None], other[None]).clamp_min(own.mean())
+                close |= torch.maximum(forth, back) > self.relative * reference
+        return close
+
+    def _across(self, offer: Offer, one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
+        """(s, o) <anchor, key> in both directions."""
+        anchors, keys = one.chunk(offer.towers, 1)[0], one.chunk(offer.towers, 1)[-1]
+        others = two.chunk(offer.towers, 1)
+        return anchors @ others[-1].T, keys @ others[0].T
+
+    def _positives(self, offer: Offer, rows: Tensor) -> Tensor:
+        """(s,) similarity of each anchor and its own key."""
+        if self.positive is not None:
+            return torch.full_like(rows[:, 0], self.positive)
+        if offer.towers == 1:
+            raise ParameterError(
+                "relative compares negatives with positive pairs: cache both towers "
+                "(EmbeddingCache(..., towers=2)), or pass positive=, their similarity"
+            )
+        anchors, keys = rows.chunk(2, 1)
+        return (anchors * keys).sum(1)

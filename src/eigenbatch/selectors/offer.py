@@ -1,0 +1,234 @@
+"""What a sampler offers a selector: unit rows, which of them are in the batch, which are barred.
+
+A selector need only be a callable on a matrix. One that also has `complete` can finish a batch that
+others began, uses both towers, and is spared the copying and normalising of the pool.
+
+Letters: k rows offered, g rows given, n rows of the batch, d dimension of a tower.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeGuard, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from eigenbatch.checks import check_generator, check_tensor, check_type, whole
+from eigenbatch.core.precision import no_autocast, unit_rows
+from eigenbatch.errors import ShapeError
+from eigenbatch.selectors.selector import Selector, bound, check_sizes, checked_indices, shuffled
+
+
+def _none() -> Tensor:
+    return torch.empty(0, dtype=torch.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Offer:
+    """Candidates for one batch.
+
+    Args:
+        rows: (k, d) unit rows, or (k, 2d) for two towers: an anchor and its key side by side.
+        towers: 1 or 2.
+        given: (g,) rows that are in the batch already.
+        barred: (k,) True where a row must not be chosen; None: all may be.
+    """
+
+    rows: Tensor
+    towers: int = 1
+    given: Tensor = field(default_factory=_none)
+    barred: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "given"):
+            check_tensor(getattr(self, name), name)
+        check_type(self.barred, (Tensor, type(None)), "barred")
+        whole(self.towers, "towers", least=1)
+
+    @classmethod
+    def of(cls, pool: Tensor, batch_size: int) -> "Offer":
+        """All rows of a plain pool, on the unit sphere; raises on bad sizes and rows."""
+        check_sizes(pool, batch_size)
+        return cls(rows=unit_rows(pool.detach(), "pool"))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def anchors(self) -> Tensor:
+        """(k, d) the first tower."""
+        return self.rows[:, : self.rows.shape[1] // self.towers]
+
+    @property
+    def keys(self) -> Tensor:
+        """(k, d) the last tower; the first if there is only one."""
+        return self.rows[:, -(self.rows.shape[1] // self.towers) :]
+
+    @property
+    def taken(self) -> Tensor | None:
+        """(k,) True where a row can not be chosen: it is barred, or given. None: all can be."""
+        if not len(self.given):
+            return self.barred
+        mask = torch.zeros(len(self), dtype=torch.bool, device=self.rows.device)
+        if self.barred is not None:
+            mask |= self.barred
+        mask[self.given] = True
+        return mask
+
+    def barring(self, rows: Tensor) -> "Offer":
+        """The same offer with further rows (k,) barred."""
+        return replace(self, barred=rows if self.barred is None else self.barred | rows)
+
+    def similarity(self, index: Tensor) -> Tensor:
+        """(k, len(index)) how hard a negative each row is for each of some rows.
+
+        <anchor_i, key_j>, in the mean of both directions. One tall product: on a CPU it is twice
+        as fast as the flat one.
+        """
+        some = self.rows[index]  # (s, w)
+        if self.towers == 2:
+            some = torch.cat(some.chunk(2, dim=1)[::-1], dim=1)  # keys meet anchors
+        with no_autocast(self.rows):
+            return self.rows @ some.T / self.towers if self.towers > 1 else self.rows @ some.T
+
+    def shuffled(self, generator: torch.Generator | None) -> Tensor:
+        """The rows that can be chosen, in random order."""
+        order = shuffled(len(self), generator, self.rows.device)
+        taken = self.taken
+        return order if taken is None else order[~taken[order]]
+
+    def some(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """(count,) random rows that can be chosen."""
+        drawn = distinct(count, self.taken, len(self), generator)
+        return drawn.to(self.rows.device)
+
+
+def distinct(
+    count: int, taken: Tensor | None, size: int, generator: torch.Generator | None
+) -> Tensor:
+    """(count,) distinct random numbers below `size` where `taken` is False; fewer if need be.
+
+    Of many rows a few are drawn until enough differ: a permutation of all would take longer.
+    """
+    source = None if generator is None else generator.device
+    if 0 < 64 * count <= size:
+        drawn = torch.randint(size, (4 * count,), generator=generator, device=source)
+        if taken is not None:
+            drawn = drawn[~taken.to(drawn.device)[drawn]]
+        numbers = list(dict.fromkeys(drawn.tolist()))[:count]
+        if len(numbers) == count:
+            return torch.tensor(numbers, dtype=torch.int64)
+    order = torch.randperm(size, generator=generator, device=source).cpu()
+    return (order if taken is None else order[~taken.cpu()[order]])[:count]
+
+
+@runtime_checkable
+class Completing(Protocol):
+    """A selector that can finish a batch which others began."""
+
+    def complete(
+        self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """`batch_size` distinct rows of the offer: the given ones, then what suits them."""
+        ...
+
+
+class CompletingSelector(Selector, Completing, Protocol):
+    """Both."""
+
+
+def completes(selector: object) -> TypeGuard["CompletingSelector"]:
+    """Whether `complete` is what this selector does: not if a subclass changed only `__call__`."""
+    if not isinstance(selector, Completing):
+        return False
+    for kind in type(selector).__mro__:
+        if "complete" in vars(kind):
+            return True
+        if "__call__" in vars(kind):
+            return False
+    return True
+
+
+def searched_by(selector: object) -> int | None:
+    """How many candidates a selector wants to be offered; None: no wish."""
+    searched: int | None = getattr(selector, "searched", None)
+    return searched
+
+
+def seeds_of(selector: object) -> int | None:
+    """How many samples of a batch it starts from; None: it builds batches in another way.
+
+    Where every sample must be used, those that wait longest are the seeds: no sample is avoided
+    for ever, and the rest of the batch is free.
+    """
+    seeds: int | None = getattr(selector, "seeds", None)
+    return seeds
+
+
+def complete(
+    selector: Selector, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """A batch that begins with the given rows, by any selector.
+
+    One that cannot complete a batch chooses a whole one from the first tower; of it, rows that are
+    not given are added until the batch is full.
+    """
+    if completes(selector):
+        chosen = selector.complete(offer, batch_size, generator=generator)
+        return checked_indices(chosen, selector, batch_size, len(offer))
+    back = None if offer.barred is None else (~offer.barred).nonzero().squeeze(1)
+    pool = allowed_rows(offer)
+    selector = selector if back is None else bound(selector, back, len(offer))
+    picks = selector(pool, batch_size, generator=generator)
+    picks = checked_indices(picks, selector, batch_size, len(pool))
+    picks = picks if back is None else back[picks]
+    if not len(offer.given):
+        return picks
+    fresh = picks[~torch.isin(picks, offer.given)]
+    return torch.cat([offer.given, fresh])[:batch_size]
+
+
+def allowed_rows(offer: Offer) -> Tensor:
+    """(k, d) the first tower of all rows that are not barred."""
+    return offer.anchors if offer.barred is None else offer.anchors[~offer.barred]
+
+
+@runtime_checkable
+class Switching(Protocol):
+    """A selector that uses one of several for each batch."""
+
+    def policy(self, offer: Offer) -> Selector:
+        """The one for the next batch; counts as one batch."""
+        ...
+
+
+def settled(selector: Selector, offer: Offer) -> Selector:
+    """What to call several times for one and the same batch."""
+    while isinstance(selector, Switching):
+        selector = selector.policy(offer)
+    return selector
+
+
+def check_offer(offer: Offer, batch_size: int, generator: torch.Generator | None) -> None:
+    """Raise unless `batch_size` rows can be chosen from the offer."""
+    check_type(offer, Offer, "offer", ": make one by Offer.of(pool, batch_size)")
+    whole(batch_size, "batch_size", least=1)
+    check_generator(generator)
+    taken = offer.taken
+    free = len(offer) if taken is None else len(offer) - int(taken.sum())
+    if len(offer.given) + free < batch_size:
+        raise ShapeError(
+            f"the offer has {len(offer.given)} given rows and {free} to choose from, but "
+            f"batch_size is {batch_size}"
+        )
+
+
+def mapped(offer: Offer) -> tuple[Tensor, Tensor]:
+    """The given rows, then those that can be chosen, as (rows, their indices in the offer).
+
+    For searches on a plain matrix; without a given or barred row nothing is copied.
+    """
+    taken = offer.taken
+    if taken is None:
+        return offer.anchors, torch.arange(len(offer), device=offer.rows.device)
+    index = torch.cat([offer.given, (~taken).nonzero().squeeze(1)])
+    return offer.anchors[index], index

@@ -1,0 +1,94 @@
+import pytest
+import torch
+
+from clouds import cloud, unit
+from eigenbatch import Auto, Contrast, infonce
+from eigenbatch.errors import ParameterError
+from eigenbatch.selectors.auto import predicted_miss
+from eigenbatch.selectors.offer import Offer
+
+TAU = 0.1
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def pairs(noise, count=600, dim=32):
+    """Towers whose pairs are close to each other for a small noise, in clusters of neighbours."""
+    anchors = unit(cloud("clustered", count, dim))
+    keys = unit(anchors + noise * unit(cloud("random", count, dim, seed=3)))
+    return Offer(rows=torch.cat([anchors, keys], dim=1), towers=2)
+
+
+def misses(selector, offer, batches=12):
+    for seed in range(batches):
+        selector.complete(offer, 32, generator=generator(seed))
+    return selector.miss
+
+
+def test_the_predicted_miss_is_that_of_both_directions():
+    offer, batch = pairs(0.5), torch.arange(0, 600, 20)
+    a, k = offer.anchors[batch], offer.keys[batch]
+    logits = a @ k.T / TAU
+    positive = torch.stack([logits.softmax(1).diagonal(), logits.softmax(0).diagonal()])
+    assert predicted_miss(offer, batch, TAU) == pytest.approx(1 - positive.mean().item())
+    assert infonce(Contrast.cross(a, k), TAU).miss.mean() == pytest.approx(
+        1 - positive[0].mean().item()
+    )
+
+
+def test_where_random_batches_are_easy_the_dial_turns_to_the_hardest():
+    rows = unit(cloud("random", 600, 64))
+    selector = Auto(0.07)
+    misses(selector, Offer(rows=torch.cat([rows, rows], dim=1), towers=2))
+    assert selector.level == 3
+
+
+def test_where_random_batches_are_hard_they_stay_random():
+    offer = pairs(3.0)
+    selector = Auto(TAU)
+    assert misses(selector, offer) > 0.5
+    assert selector.level in (0, 1)
+
+
+def test_the_temperature_may_change_during_training():
+    offer, tau = pairs(0.2), [100.0]
+    selector = Auto(lambda: tau[0])
+    misses(selector, offer)
+    assert selector.level <= 1
+    tau[0] = 0.001
+    misses(selector, offer)
+    assert selector.level == 3
+
+
+def test_a_restored_dial_chooses_the_same_batches():
+    offer, first, second = pairs(0.3), Auto(TAU), Auto(TAU)
+    misses(first, offer, 3)
+    second.load_state_dict(first.state_dict())
+    for seed in range(5):
+        a, b = (one.complete(offer, 32, generator=generator(seed)) for one in (first, second))
+        assert torch.equal(a, b)
+    with pytest.raises(ParameterError, match="level"):
+        second.load_state_dict({"level": 9})
+
+
+def test_one_tower_is_not_enough():
+    with pytest.raises(ParameterError, match="towers=2"):
+        Auto(TAU)(cloud("random", 40, 8), 10)
+
+
+def test_the_similarity_of_positives_stands_for_a_second_tower():
+    rows = unit(cloud("random", 30, 8))
+    offer, batch = Offer(rows=rows), torch.arange(30)
+    logits = 0.7 * rows @ rows.T / TAU  # a key is 0.7 of its anchor and something else
+    expected = 1 - logits.softmax(1).diagonal().mean().item()
+    assert predicted_miss(offer, batch, TAU, 0.7) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"target": 1.0}, "got 1.0"), ({"seeds": 0}, "at least 1, got 0")]
+)
+def test_bad_options_raise_with_their_values(options, message):
+    with pytest.raises(ParameterError, match=message):
+        Auto(TAU, **options)
