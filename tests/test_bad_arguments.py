@@ -22,12 +22,13 @@ import eigenbatch.sampling
 import eigenbatch.selectors
 from clouds import cloud
 from eigenbatch import (
+    Auto,
     Blend,
-    Clustered,
     Contrast,
     EmbeddingCache,
     Greedy,
     IndexedDataset,
+    Neighbours,
     NoNearDuplicates,
     OnePerGroup,
     PoolBalanced,
@@ -52,6 +53,7 @@ from eigenbatch.selectors import (
     IsotropyBelow,
     RankPlateau,
 )
+from eigenbatch.selectors.offer import Offer
 
 pytestmark = pytest.mark.filterwarnings("ignore::eigenbatch.errors.NumericalWarning")
 
@@ -173,10 +175,13 @@ def selectors():
         "PoolMin": (PoolMin(), {"normalize": True}),
         "PoolBalanced": (PoolBalanced(), {"fraction": 0.5, "normalize": True} | window),
         "Greedy": (Greedy(), {"probe": 4, "score": "spectral", "literal": False} | window),
-        "Clustered": (Clustered(), {"clusters": 2}),
+        "Neighbours": (Neighbours(), {"seeds": 2}),
+        "Auto": (Auto(0.1, positive=0.8), {"tau": 0.1, "target": 0.5, "seeds": 2, "guard": 0.95,
+                                           "positive": 0.8}),
         "Blend": (Blend(0.5), {"weight": 0.5}),
-        "NoNearDuplicates": (NoNearDuplicates(Random()),
-                             {"selector": Random(), "cosine": 0.9, "shortfall": "fill"}),
+        "NoNearDuplicates": (NoNearDuplicates(Random()), {
+            "selector": Random(), "cosine": 0.9, "relative": 0.9, "positive": 0.9,
+            "shortfall": "fill"}),
         "OnePerGroup": (groups(), {"selector": Random(), "groups": IDS, "shortfall": "fill"}),
         "Schedule": (Schedule(), {"warmup": Random(), "then": Random(), "when": AfterBatches(1)}),
         "EveryNth": (EveryNth(Random(), 2, Random()),
@@ -199,6 +204,12 @@ def selectors():
             rows[name] = (type(one), arguments)
         is_signal = isinstance(one, AfterBatches | IsotropyBelow | RankPlateau)
         rows[f"{name}.__call__"] = (one, {"pool": Z} if is_signal else choice)
+        if hasattr(one, "complete"):
+            offer = {"offer": Offer.of(Z, 3)}
+            given = offer | {"batch_size": 3, "generator": torch.Generator()}
+            rows[f"{name}.complete"] = (one.complete, given)
+            if hasattr(one, "policy"):
+                rows[f"{name}.policy"] = (one.policy, offer)
         if hasattr(one, "bind"):
             rows[f"{name}.bind"] = (one.bind, bind)
         if hasattr(one, "state_dict"):
@@ -211,19 +222,22 @@ def stateful():
     made, drawn, watching = cache(), sampler(), monitor()
     stop = StopOn("collapsing")
     return {
-        "EmbeddingCache": (EmbeddingCache, {"size": 3, "dim": 4, "dtype": torch.float16,
-                                            "device": "cpu", "path": None}),
+        "EmbeddingCache": (EmbeddingCache, {"size": 3, "dim": 4, "towers": 1,
+                                            "dtype": torch.float16, "device": "cpu", "path": None}),
         "EmbeddingCache.age": (made.age, {"ids": IDS}),
-        "EmbeddingCache.get": (made.get, {"ids": IDS}),
+        "EmbeddingCache.fill": (made.fill, {"embed": lambda z: z, "loader": [(IDS, Z)],
+                                            "progress": None}),
+        "EmbeddingCache.get": (made.get, {"ids": IDS, "tower": 0}),
         "EmbeddingCache.load_state_dict": (made.load_state_dict, {"state": made.state_dict()}),
-        "EmbeddingCache.update": (made.update, {"ids": IDS, "z": Z}),
+        "EmbeddingCache.update": (made.update, {"ids": IDS, "z": Z, "second": None}),
+        "EmbeddingCache.unit_rows": (made.unit_rows, {"ids": IDS}),
         "EmbeddingCache.update_synchronized": (made.update_synchronized,
-                                               {"ids": IDS, "z": Z, "group": None}),
+                                               {"ids": IDS, "z": Z, "second": None, "group": None}),
         "IndexedDataset": (IndexedDataset, {"dataset": [1, 2]}),
         "SpectralBatchSampler": (SpectralBatchSampler, {
             "cache": made, "batch_size": 4, "selector": Random(), "pool_size": 8,
             "coverage": "epoch", "seed": 0, "drop_last": True, "num_replicas": 1, "rank": 0,
-            "background": False}),
+            "background": False, "unknown_share": 0.5}),
         "SpectralBatchSampler.load_state_dict": (drawn.load_state_dict,
                                                  {"state": drawn.state_dict()}),
         "SpectralBatchSampler.set_epoch": (drawn.set_epoch, {"epoch": 1}),

@@ -52,30 +52,43 @@ class Buffer:
     """
 
     def __init__(
-        self, epochs: ShuffledEpochs, capacity: int, *, start: int, stop: int | None = None
+        self,
+        epochs: ShuffledEpochs,
+        capacity: int,
+        *,
+        start: int,
+        stop: int | None = None,
+        due: int | None = None,
     ) -> None:
-        """Places `start` up to `stop` (None: for ever) of all epochs laid end to end."""
-        self._epochs, self._capacity = epochs, capacity
+        """Places `start` up to `stop` (None: for ever) of all epochs laid end to end.
+
+        `due`: how many of a batch must be those buffered longest; None: half, as above.
+        """
+        self._epochs, self._capacity, self._due = epochs, capacity, due
         self._position, self._stop = start, stop
         self._buffered: dict[int, int] = {}  # id -> place, the longest buffered first
         self._deferred: list[tuple[int, int]] = []  # next places of ids that are still buffered
         self._lap, self._order = -1, torch.empty(0)
 
     @staticmethod
-    def max_wait(capacity: int, batch_size: int) -> int:
+    def max_wait(capacity: int, batch_size: int, due: int | None = None) -> int:
         """Batches after which every id has left the buffer.
 
         When it enters, at most capacity - 1 - (freely chosen ids) ids stay before it, and every
         batch takes the ids that were buffered longest.
         """
-        return 1 + -(-(capacity - batch_size) // (batch_size - batch_size // 2))
+        least = batch_size - batch_size // 2 if due is None else min(due, batch_size)
+        return 1 + -(-(capacity - batch_size) // least)
 
     def candidates(self, batch: int, batch_size: int) -> Candidates:
         """All buffered ids, after the buffer was filled up."""
         self._fill(batch_size)
-        chosen = batch_size // 2 * len(self._buffered) ** 2 // self._capacity**2
+        if self._due is not None:
+            due = min(self._due, batch_size)
+        else:
+            due = batch_size - batch_size // 2 * len(self._buffered) ** 2 // self._capacity**2
         ids = np.fromiter(self._buffered, np.int64, len(self._buffered))
-        return Candidates(ids=torch.from_numpy(ids), due=batch_size - chosen)
+        return Candidates(ids=torch.from_numpy(ids), due=due)
 
     def take(self, ids: list[int]) -> None:
         """Remove ids; raises StateError for one that is not buffered."""

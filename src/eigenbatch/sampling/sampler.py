@@ -1,5 +1,6 @@
 """Spectrum-aware batches for any DataLoader: `DataLoader(dataset, batch_sampler=...)`."""
 
+import math
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -16,18 +17,19 @@ from eigenbatch.checks import (
     described,
     whole,
 )
-from eigenbatch.errors import ParameterError, ShapeError
+from eigenbatch.errors import ParameterError
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.coverage import Buffer, Coverage, FreshPools
 from eigenbatch.sampling.epoch_pass import EpochPass, check_state
 from eigenbatch.sampling.errors import StateError
 from eigenbatch.sampling.order import BATCH, ShuffledEpochs, generator_of, key
 from eigenbatch.sampling.replicas import rank_and_world
+from eigenbatch.sampling.sampler_arguments import POOL_BATCHES, check_numbers, check_shards
 from eigenbatch.sampling.selection import Request, Selection
+from eigenbatch.selectors.offer import completes, searched_by, seeds_of
 from eigenbatch.selectors.selector import Selector, restore, state_of
 
 CoverageName = Literal["epoch", "stream", "free"]
-POOL_BATCHES = 10  # the paper's pool
 VERSION = 1
 Choice = tuple[Selection, dict[str, Any]]  # and the state of the selector after it
 
@@ -52,10 +54,12 @@ class SpectralBatchSampler(BatchSampler):
         num_replicas: int | None = None,
         rank: int | None = None,
         background: bool = False,
+        unknown_share: float | None = None,
     ) -> None:
         """Nothing is drawn before iteration.
 
-        - `pool_size`: candidates for a batch; ten batches, or all the data if that is less
+        - `pool_size`: candidates for a batch, at most all the data; ten batches by default, 65,536
+          samples for `Neighbours`. With `coverage="free"` the whole cache is searched in place
         - `coverage`: "epoch": every sample once an epoch; "stream": the same across epoch borders;
           "free": a fresh random pool for each batch
         - `drop_last=False`: "epoch" ends with a short batch; "stream" and "free" have only full
@@ -63,34 +67,27 @@ class SpectralBatchSampler(BatchSampler):
         - `num_replicas`, `rank`: as torch.distributed has them when iteration begins
         - `background`: choose each batch in a thread while the one before is in use, from the
           cache as it was when that one was drawn
+        - `unknown_share`: how much of a batch may be samples without an embedding while there are
+          enough others to select from; None: all of it, so nothing is selected in the first epoch
         """
         check_type(cache, EmbeddingCache, "cache")
         batch_size = whole(batch_size, "batch_size", least=1)  # torch accepts int only
         check_callable(selector, "selector", "Greedy(64)")
         check_choice(coverage, get_args(CoverageName), "coverage")
         check_flags(drop_last=drop_last, background=background)
-        sizes = {"pool_size": pool_size, "num_replicas": num_replicas, "rank": rank}
-        for name, value in sizes.items():
-            if value is not None:
-                whole(value, name)
         self._epochs = ShuffledEpochs(cache.size, seed)
         super().__init__(self._epochs, batch_size, drop_last)
-        if batch_size > cache.size:
-            raise ShapeError(f"batch_size is {batch_size} but the cache has {cache.size} samples")
-        if pool_size is not None and pool_size < batch_size:
-            raise ShapeError(
-                f"pool_size is {pool_size} but batch_size is {batch_size}: a batch is chosen from "
-                f"a pool at least as large (None: {POOL_BATCHES} batches)"
-            )
-        if (num_replicas is None) != (rank is None):
-            raise ParameterError(
-                f"give both num_replicas and rank or neither, got {num_replicas} and {rank}"
-            )
+        check_numbers(cache.size, batch_size, pool_size, num_replicas, rank, unknown_share)
         self.cache, self.selector = cache, selector
-        self.pool_size = min(pool_size or POOL_BATCHES * batch_size, cache.size)
+        self.unknown_share = unknown_share
+        self._seeds = seeds_of(selector)
+        searched = searched_by(selector) or POOL_BATCHES * batch_size
+        if coverage == "stream":  # a sample that is buffered for most of an epoch defers itself
+            searched = min(searched, cache.size // 2)
+        self.pool_size = min(pool_size or max(batch_size, searched), cache.size)
         self.coverage, self.background = coverage, background
         self._replica = None if rank is None or num_replicas is None else (rank, num_replicas)
-        self._check_shards(*self.replica)
+        check_shards(self, *self.replica)
         self.last: Selection | None = None  # of the batch drawn last
         self._pass: EpochPass | None = None  # begun last
         # For the next iteration, if the epoch is still the one set when it was prepared:
@@ -109,8 +106,9 @@ class SpectralBatchSampler(BatchSampler):
     @property
     def max_wait(self) -> int | None:
         """Batches within which a sample leaves the buffer it entered; None: no bound ("free")."""
-        bounded = self.coverage != "free"
-        return Buffer.max_wait(self.pool_size, self.batch_size) if bounded else None
+        if self.coverage == "free":
+            return None
+        return Buffer.max_wait(self.pool_size, self.batch_size, self._seeds)
 
     def set_epoch(self, epoch: int) -> None:
         """Use another order from the next iteration on; `.sampler.set_epoch` does the same."""
@@ -122,7 +120,7 @@ class SpectralBatchSampler(BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         rank, replicas = self.replica
-        self._check_shards(rank, replicas)
+        check_shards(self, rank, replicas)
         with closing(self._drawn_ahead() if self.background else self._drawn()) as batches:
             for ids in batches:
                 yield ids.tensor_split(replicas)[rank].tolist()
@@ -221,14 +219,23 @@ class SpectralBatchSampler(BatchSampler):
         batch, size = current.drawn, self.batch_size
         if self.coverage == "epoch":
             size = min(size, self.cache.size - batch * size)
+        share = 1 if self.unknown_share is None else self.unknown_share
         return Request.read(
             self.cache,
-            current.coverage.candidates(batch, size),
+            None if self._in_place else current.coverage.candidates(batch, size),
+            self.selector,
             epoch=current.epoch,
             batch=batch,
             batch_size=size,
+            most_unknown=math.ceil(share * size),
             generator=generator_of(key(BATCH, self._epochs.seed, current.epoch, batch)),
         )
+
+    @property
+    def _in_place(self) -> bool:
+        """Whether all samples are candidates and their rows need not be copied."""
+        everything = self.coverage == "free" and self.pool_size == self.cache.size
+        return everything and not self.background and completes(self.selector)
 
     def _choose(self, request: Request | None) -> Choice | None:
         if request is None:
@@ -272,17 +279,17 @@ class SpectralBatchSampler(BatchSampler):
         )
 
     def _new_coverage(self, epoch: int) -> Coverage:
-        size, capacity = self.cache.size, self.pool_size
         if self.coverage == "free":
-            return FreshPools(self._epochs, capacity, epoch=epoch)
-        if self.coverage == "epoch":
-            return Buffer(self._epochs, capacity, start=epoch * size, stop=(epoch + 1) * size)
-        stream = Buffer(self._epochs, capacity, start=epoch * len(self) * self.batch_size)
-        if self._pass and self._pass.epoch == epoch - 1:
-            stream.load_state_dict(self._pass.coverage.state_dict())
-        elif self._pass and self._pass.epoch == epoch:
-            stream.load_state_dict(self._pass.start)
-        return stream
+            return FreshPools(self._epochs, self.pool_size, epoch=epoch)
+        each = self.cache.size if self.coverage == "epoch" else len(self) * self.batch_size
+        start = epoch * each
+        stop = start + each if self.coverage == "epoch" else None
+        buffer = Buffer(self._epochs, self.pool_size, start=start, stop=stop, due=self._seeds)
+        if self.coverage == "stream" and self._pass and self._pass.epoch == epoch - 1:
+            buffer.load_state_dict(self._pass.coverage.state_dict())
+        elif self.coverage == "stream" and self._pass and self._pass.epoch == epoch:
+            buffer.load_state_dict(self._pass.start)
+        return buffer
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -293,18 +300,4 @@ class SpectralBatchSampler(BatchSampler):
             "seed": self._epochs.seed,
             "drop_last": self.drop_last,
             "selector": type(self.selector).__name__,
-        }
-
-    def _check_shards(self, rank: int, replicas: int) -> None:
-        if not 0 <= rank < replicas:
-            raise ParameterError(f"rank must be in 0 ... {replicas - 1}, got {rank}")
-        if self.batch_size % replicas:
-            raise ShapeError(
-                f"batch_size is {self.batch_size} for {replicas} processes: it is the global "
-                "batch and must be a multiple of their number"
-            )
-        rest = self.cache.size % self.batch_size
-        if self.coverage == "epoch" and not self.drop_last and 0 < rest < replicas:
-            raise ShapeError(
-                f"the last batch has {rest} samples for {replicas} processes: use drop_last=True"
-            )
+        } | ({} if self.unknown_share is None else {"unknown_share": self.unknown_share})

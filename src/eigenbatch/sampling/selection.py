@@ -10,7 +10,8 @@ from torch import Tensor
 from eigenbatch.core.spectrum import participation_ratio
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.coverage import Candidates
-from eigenbatch.selectors.selector import Bindable, Selector, checked_indices, shuffled
+from eigenbatch.selectors.offer import Offer, complete, completes, distinct
+from eigenbatch.selectors.selector import Bindable, Selector, shuffled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,9 +70,12 @@ class Request:
     batch: int
     batch_size: int
     due: int
+    most_unknown: int  # how many unknown candidates may be taken before the selector chooses
     ids: Tensor  # (k,) candidates, the longest buffered first
     ages: Tensor  # (k,) -1 unknown
-    rows: Tensor  # embeddings of the known ones, in the same order
+    rows: Tensor  # embeddings: of the known ones, in the same order; of all, if `whole`
+    towers: int
+    whole: bool
     generator: torch.Generator
     seconds: float
 
@@ -79,26 +83,41 @@ class Request:
     def read(
         cls,
         cache: EmbeddingCache,
-        candidates: Candidates,
+        candidates: Candidates | None,
+        selector: Selector,
         *,
         epoch: int,
         batch: int,
         batch_size: int,
+        most_unknown: int,
         generator: torch.Generator,
     ) -> "Request":
-        """Copy the present embeddings and ages of the candidates from the cache."""
+        """Copy the present embeddings and ages of the candidates from the cache.
+
+        Without candidates all samples are: nothing is copied, and the choice must be made before
+        the next update.
+        """
         start = time.perf_counter()
-        ids = candidates.ids
-        ages = cache.age(ids).cpu()
-        rows = cache.get(ids[ages >= 0])
+        whole = candidates is None
+        ids = torch.arange(cache.size) if candidates is None else candidates.ids
+        ages = cache.age(None if whole else ids).cpu()
+        if whole:
+            rows = cache.unit_rows()
+        elif completes(selector):
+            rows = cache.unit_rows(ids[ages >= 0])
+        else:
+            rows = cache.get(ids[ages >= 0])
         return cls(
             epoch=epoch,
             batch=batch,
             batch_size=batch_size,
-            due=candidates.due,
+            due=0 if candidates is None else candidates.due,
+            most_unknown=most_unknown,
             ids=ids,
             ages=ages,
             rows=rows,
+            towers=cache.towers if whole or completes(selector) else 1,
+            whole=whole,
             generator=generator,
             seconds=time.perf_counter() - start,
         )
@@ -109,37 +128,55 @@ class Request:
         known = self.ages >= 0  # (k,)
         uncached = (~known).nonzero().squeeze(1)
         uncached = uncached[self._shuffled(len(uncached))]
-        taken = list(dict.fromkeys([*range(self.due), *uncached.tolist()]))
+        first = uncached[: self.most_unknown].tolist()
+        taken = list(dict.fromkeys([*range(self.due), *first]))
+        row_of = self.ids if self.whole else known.cumsum(0) - 1  # position -> row
         if len(taken) < self.batch_size:
-            taken = list(dict.fromkeys(taken + self._selected(known, selector).tolist()))
+            picks = self._selected(known, row_of, taken, selector)
+            taken = list(dict.fromkeys([*taken, *picks.tolist(), *uncached.tolist()]))
         batch = torch.tensor(taken[: self.batch_size])  # (n,) positions
         batch = batch[self._shuffled(len(batch))]  # so that no rank gets all overdue ids
-        row_of = known.cumsum(0) - 1  # (k,) position -> row
         chosen = row_of[batch[known[batch]]]
+        baseline = distinct(
+            len(chosen), ~known if self.whole else None, len(self.rows), self.generator
+        )
+        dim = self.rows.shape[1] // self.towers
         return Selection(
             epoch=self.epoch,
             batch=self.batch,
             ids=self.ids[batch],
             ages=self.ages[batch],
             due=self.due,
-            rows=self.rows[chosen],
-            baseline=self.rows[self._shuffled(len(self.rows))[: len(chosen)]],
+            rows=self.rows[chosen][:, :dim],
+            baseline=self.rows[baseline][:, :dim],
             seconds=self.seconds + time.perf_counter() - start,
         )
 
-    def _selected(self, known: Tensor, selector: Selector) -> Tensor:
+    def _selected(
+        self, known: Tensor, row_of: Tensor, taken: list[int], selector: Selector
+    ) -> Tensor:
         """Positions of a whole batch of known candidates, or of all if there is nothing to choose.
 
-        The selector always chooses a whole batch from all of them, because a window or a rule is
-        about whole batches. Positions already taken are dropped afterwards.
+        The selector always chooses a whole batch, because a window or a rule is about whole
+        batches. It begins with the known ones among those taken. What does not fit because unknown
+        ones were taken is dropped afterwards.
         """
-        positions = known.nonzero().squeeze(1)
+        everything = bool(known.all())
+        positions = self.ids if self.whole and everything else known.nonzero().squeeze(1)
         if len(positions) <= self.batch_size:
             return positions[self._shuffled(len(positions))]
+        barred = None
+        if self.whole:
+            barred = None if everything else (~known).to(self.rows.device)
+            positions = self.ids
+        begun = torch.tensor(taken, dtype=torch.int64)
+        given = row_of[begun[known[begun]]]
+        offer = Offer(
+            rows=self.rows, towers=self.towers, given=given.to(self.rows.device), barred=barred
+        )
         choose = selector.bind(self.ids[positions]) if isinstance(selector, Bindable) else selector
-        chosen = choose(self.rows, self.batch_size, generator=self.generator)
-        index = checked_indices(chosen, selector, self.batch_size, len(positions)).cpu()
-        return positions[index]
+        chosen = complete(choose, offer, self.batch_size, generator=self.generator)
+        return positions[chosen.cpu()]
 
     def _shuffled(self, count: int) -> Tensor:
         return shuffled(count, self.generator, torch.device("cpu"))
