@@ -1,5 +1,6 @@
 """How batches are made: size, selector, pool and coverage."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,15 +20,21 @@ class BatchesConfig(Config):
     Args:
         selector: a name as in `eigenbatch train --help`, e.g. greedy-64.
         batch_size: samples per batch, over all processes.
-        pool_size: candidates per batch; None: ten batches.
+        pool_size: candidates per batch, at most all the data; None: ten batches, for neighbours
+            65,536 samples.
         coverage: "epoch" uses every sample once per epoch, "stream" without borders between
             epochs, "free" draws a fresh pool for every batch.
+        unknown_share: how much of a batch may be samples without an embedding, while there are
+            enough others to select from; None: all of it.
+        guard: cosine above which two samples are near-duplicates and not put into one batch.
     """
 
     selector: str = "random"
     batch_size: Annotated[int, Range(2, 2**20)] = 128
     pool_size: Annotated[int, Range(2, 2**31 - 1)] | None = None
     coverage: Literal["epoch", "stream", "free"] = "epoch"
+    unknown_share: Annotated[float, Range(0, 1, open_low=True)] | None = None
+    guard: Annotated[float, Range(-1, 1, open_high=True)] | None = None
 
     def check(self) -> None:
         """The selector must be known and the pool hold a batch."""
@@ -37,18 +44,37 @@ class BatchesConfig(Config):
                 f"pool_size must be at least batch_size, got {self.pool_size} < {self.batch_size}"
             )
 
-    def build(
-        self, cache: "EmbeddingCache", *, seed: int, num_replicas: int, rank: int
-    ) -> "SpectralBatchSampler":
-        """The batch sampler over the cache's samples."""
-        from eigenbatch.sampling.sampler import SpectralBatchSampler
+    @property
+    def towers(self) -> int:
+        """Embeddings of a sample that the selector needs."""
+        return 2 if self.selector.partition("-")[0] == "auto" else 1
 
+    def build(
+        self,
+        cache: "EmbeddingCache",
+        *,
+        seed: int,
+        num_replicas: int,
+        rank: int,
+        tau: Callable[[], float],
+    ) -> "SpectralBatchSampler":
+        """The batch sampler over the cache's samples, for a loss with this temperature."""
+        from eigenbatch.sampling.sampler import SpectralBatchSampler
+        from eigenbatch.selectors.auto import Auto
+        from eigenbatch.selectors.duplicates import NoNearDuplicates
+
+        selector = selector_named(self.selector)
+        if isinstance(selector, Auto):
+            selector.tau = tau
+        if self.guard is not None:
+            selector = NoNearDuplicates(selector, self.guard, shortfall="fill")
         return SpectralBatchSampler(
             cache,
             self.batch_size,
-            selector_named(self.selector),
+            selector,
             pool_size=self.pool_size,
             coverage=self.coverage,
+            unknown_share=self.unknown_share,
             seed=seed,
             num_replicas=num_replicas,
             rank=rank,

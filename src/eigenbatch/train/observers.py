@@ -21,9 +21,14 @@ class RefreshCache(Observer):
         self.seconds = 0.0
 
     def on_step(self, training: Training, step: Step) -> None:
-        """Store the first view's embeddings, of all processes."""
+        """Store the first view's embeddings, and those of a second tower, of all processes."""
         started = time.perf_counter()
-        self.cache.update_synchronized(step.ids, step.outcome.embeddings.float().cpu())
+        second = step.outcome.second if self.cache.towers == 2 else None
+        self.cache.update_synchronized(
+            step.ids,
+            step.outcome.embeddings.float().cpu(),
+            None if second is None else second.float().cpu(),
+        )
         self.seconds += time.perf_counter() - started
 
 

@@ -151,9 +151,17 @@ def assemble(run: Run, fabric: Fabric) -> Assembled:
         source.transfer = run.evaluation.transfer
     encoders = [run.encoder.build(source.inputs(t)) for t in range(run.method.encoders)]
     method = run.method.build(*encoders)
-    cache = EmbeddingCache(len(source.train), run.method.dim)  # type: ignore[arg-type]
+    cache = EmbeddingCache(
+        len(source.train),  # type: ignore[arg-type]
+        run.method.dim,
+        towers=max(run.method.encoders, run.batches.towers),
+    )
     sampler = run.batches.build(
-        cache, seed=run.seed, num_replicas=fabric.world_size, rank=fabric.global_rank
+        cache,
+        seed=run.seed,
+        num_replicas=fabric.world_size,
+        rank=fabric.global_rank,
+        tau=lambda: method.tau,
     )
     optimizer = run.optimizer.build(method)
     scheduler = run.schedule.build(

@@ -17,7 +17,7 @@ class Outcome(NamedTuple):
     loss: Tensor  # ()
     embeddings: Tensor  # (b, d) of the first view
     contrast: Callable[[], Contrast]  # made only when asked for
-    second: Tensor | None = None  # (b, d) of the other side, where it has a tower of its own
+    second: Tensor | None = None  # (b, d) of the other view or side
 
 
 class Method(nn.Module):

@@ -71,7 +71,7 @@ class MoCo(Method):
         def contrast() -> Contrast:
             return Contrast.queued(z, own, stored) if filled else Contrast.cross(z, own)
 
-        return Outcome(loss=loss, embeddings=z, contrast=contrast)
+        return Outcome(loss=loss, embeddings=z, second=own.detach(), contrast=contrast)
 
     def _follow(self) -> None:
         """Move the key encoder a little towards the query encoder."""

@@ -33,8 +33,8 @@ class SimCLR(Method):
 
     def forward(self, batch: Batch) -> Outcome:
         """Loss of this process's 2b anchors against the 2B keys of all."""
-        first, second, labels = batch
-        rows = self.head(self.encoder(torch.cat([first, second])))  # (2b, d)
+        first, other, labels = batch
+        rows = self.head(self.encoder(torch.cat([first, other])))  # (2b, d)
         keys = gather_rows(unit(rows))  # (2B, d)
         if self.transform is not None:
             keys = self.transform(keys)
@@ -42,14 +42,14 @@ class SimCLR(Method):
         anchors = keys[itself]
         positive = itself.view(2, -1).flip(0).flatten()
         loss = self._loss(anchors, keys, itself, positive, labels)
-        own = anchors.detach()[: len(first)]
+        own, second = anchors.detach().chunk(2)
         both = keys.detach().reshape(-1, 2, len(first), keys.shape[1])  # (processes, view, b, d)
 
         def contrast() -> Contrast:
             z1, z2 = both.unbind(1)
             return Contrast.paired(z1.flatten(0, 1), z2.flatten(0, 1))
 
-        return Outcome(loss=loss, embeddings=own, contrast=contrast)
+        return Outcome(loss=loss, embeddings=own, second=second, contrast=contrast)
 
     def _loss(
         self,
