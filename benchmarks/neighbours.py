@@ -1,0 +1,211 @@
+"""Hard batches from the whole cache: what they cost beside the product that they are made of.
+
+Each table is from one run; a ratio is the median over rounds with the middle half in brackets.
+"""
+
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from statistics import median, quantiles
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from benchmarks.timing import alternate
+from eigenbatch import (
+    Auto,
+    EmbeddingCache,
+    Neighbours,
+    NoNearDuplicates,
+    Random,
+    SpectralBatchSampler,
+)
+
+SIZE, DIM, BATCH, SEEDS = 29_000, 128, 256, 4
+
+
+def main() -> str:
+    torch.set_num_threads(1)
+    return "\n\n".join([whole_cache(), others(), hardness(), large_cache(), duplicates()])
+
+
+def rows_of(size: int, dim: int = DIM, *, clusters: int = 500, seed: int = 0) -> Tensor:
+    """Clusters of neighbours, as sentence embeddings have them."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(clusters, dim, generator=generator)
+    kinds = torch.randint(clusters, (size,), generator=generator)
+    return normalize(centres[kinds] + torch.randn(size, dim, generator=generator))
+
+
+def filled(size: int, towers: int = 1, rows: Tensor | None = None) -> EmbeddingCache:
+    cache = EmbeddingCache(size, DIM, towers=towers)
+    for ids in torch.arange(size).split(8192):
+        part = rows_of(len(ids), seed=int(ids[0])) if rows is None else rows[ids]
+        cache.update(ids, *(part + 0.02 * torch.randn(part.shape) for _ in range(towers)))
+    return cache
+
+
+def drawing(
+    cache: EmbeddingCache, selector: object, coverage: str = "free", **options: object
+) -> Callable[[], None]:
+    """Draws one batch, and refreshes the cache with it outside the clock of the sampler."""
+    sampler = SpectralBatchSampler(cache, BATCH, selector, coverage=coverage, **options)  # type: ignore[arg-type]
+
+    def endless():  # type: ignore[no-untyped-def]
+        for epoch in range(10**6):
+            sampler.set_epoch(epoch)
+            yield from sampler
+
+    batches = endless()
+    return lambda: next(batches)
+
+
+def whole_cache() -> str:
+    """Time per batch in every coverage, against the bare product of the seeds with the cache."""
+    rows = rows_of(SIZE)
+    seeds = rows[:SEEDS].clone()
+    one, two = filled(SIZE), filled(SIZE, 2)
+    functions: dict[str, Callable[[], object]] = {
+        "bare product": lambda: rows @ seeds.T,
+        "product and top-k": lambda: (rows @ seeds.T).T.contiguous().topk(BATCH // SEEDS),
+        "Random, pool 2,560": drawing(one, Random()),
+        "Neighbours, free": drawing(one, Neighbours(SEEDS)),
+        "Neighbours, epoch": drawing(one, Neighbours(SEEDS), "epoch"),
+        "Neighbours, stream": drawing(one, Neighbours(SEEDS), "stream"),
+        "Neighbours, free, two towers": drawing(two, Neighbours(SEEDS)),
+        "NoNearDuplicates(Neighbours), free": drawing(one, NoNearDuplicates(Neighbours(SEEDS))),
+        "Auto, free, two towers": drawing(two, Auto(0.07)),
+    }
+    timings = alternate(functions, rounds=25, pause=0.01)
+    lines = [
+        f"Whole cache of {SIZE:,} x {DIM}, batch {BATCH}, {SEEDS} seeds, one thread:\n",
+        "| | ms per batch | against the product |\n| --- | --- | --- |",
+    ]
+    for name in functions:
+        ratio = timings.ratio(name, "bare product")
+        lines.append(f"| {name} | {1e3 * timings.median(name):.2f} | {ratio} |")
+    return "\n".join(lines)
+
+
+def others() -> str:
+    """The same neighbours by other libraries, where they are installed."""
+    rows, cache = rows_of(SIZE), filled(SIZE)
+    draw = drawing(cache, Neighbours(SEEDS))
+    functions: dict[str, Callable[[], object]] = {"Neighbours, with sampler": draw}
+    missing = []
+    share = BATCH // SEEDS
+    if find_spec("faiss"):
+        import faiss
+
+        faiss.omp_set_num_threads(1)
+        index = faiss.IndexFlatIP(DIM)
+        index.add(rows.numpy())
+        functions["faiss, flat index, search only"] = lambda: index.search(
+            rows[:SEEDS].numpy(), share
+        )
+    else:
+        missing.append("faiss")
+    if find_spec("apricot"):
+        from apricot import FacilityLocationSelection
+
+        pool = rows[:2560].numpy()
+        functions["apricot, facility location, pool 2,560"] = lambda: FacilityLocationSelection(
+            BATCH, metric="cosine", optimizer="lazy"
+        ).fit(pool)
+    else:
+        missing.append("apricot")
+    timings = alternate(functions, rounds=5, pause=0.01)
+    lines = [
+        "Other libraries for a batch of the same size:\n",
+        "| | ms | ratio |\n| --- | --- | --- |",
+    ]
+    ours = next(iter(functions))
+    lines += [
+        f"| {name} | {1e3 * timings.median(name):.2f} | {timings.ratio(name, ours)} |"
+        for name in functions
+    ]
+    note = f"\nNot installed here, so not timed: {', '.join(missing)}." if missing else ""
+    return "\n".join(lines) + note
+
+
+def hardness() -> str:
+    """What using every sample costs: how close each sample is to its nearest in the batch."""
+    rows = rows_of(SIZE)
+    cache = filled(SIZE, rows=rows)
+    lines = [
+        "Mean cosine of a sample to its 10 nearest in the batch, over one epoch in eighths "
+        f"({SIZE:,} samples, batch {BATCH}):\n",
+        "| coverage, selector | 1/8 | 2/8 | 3/8 | 4/8 | 5/8 | 6/8 | 7/8 | 8/8 | mean |",
+        "| --- |" + " --- |" * 9,
+    ]
+    for coverage, selector in (
+        ("epoch", Random()),
+        ("epoch", Neighbours(SEEDS)),
+        ("stream", Neighbours(SEEDS)),
+        ("free", Neighbours(SEEDS)),
+    ):
+        sampler = SpectralBatchSampler(cache, BATCH, selector, coverage=coverage)  # type: ignore[arg-type]
+        values = []
+        for batch in sampler:
+            cosines = rows[batch] @ rows[batch].T
+            values.append(cosines.fill_diagonal_(-1).topk(10).values.mean())
+        parts = [part.mean() for part in torch.stack(values).tensor_split(8)]
+        cells = " | ".join(f"{float(part):.2f}" for part in [*parts, torch.stack(values).mean()])
+        lines.append(f'| "{coverage}", {type(selector).__name__} | {cells} |')
+    return "\n".join(lines)
+
+
+def large_cache(size: int = 1_280_000) -> str:
+    """1.28 million rows: 65,536 random candidates per batch; how near the neighbours are."""
+    cache = filled(size)
+    draw = drawing(cache, Neighbours(SEEDS))
+    seconds = []
+    for _ in range(12):
+        start = time.perf_counter()
+        draw()
+        seconds.append(time.perf_counter() - start)
+    low, middle, high = (1e3 * value for value in quantiles(seconds[2:], n=4))
+    every = cache.get(torch.arange(size)).float()
+    generator = torch.Generator().manual_seed(1)
+    found = {"all": [], "65,536": [], "2,560": []}  # type: dict[str, list[float]]
+    for seed in torch.randint(size, (8,), generator=generator).tolist():
+        cosines = every @ every[seed]
+        cosines[seed] = -1
+        found["all"].append(cosines.topk(63).values.mean().item())
+        for name, count in (("65,536", 65_536), ("2,560", 2_560)):
+            some = cosines[torch.randperm(size, generator=generator)[:count]]
+            found[name].append(some.topk(63).values.mean().item())
+    lines = [
+        f"{size:,} x {DIM}: {middle:.0f} ms per batch ({low:.0f}-{high:.0f}). Mean cosine of a "
+        "seed to its 63 nearest, by the number of candidates:\n",
+        "| candidates | cosine |\n| --- | --- |",
+    ]
+    lines += [f"| {name} | {median(values):.3f} |" for name, values in found.items()]
+    return "\n".join(lines)
+
+
+def duplicates() -> str:
+    """The guard on data where every sample stands three times."""
+    rows = rows_of(SIZE // 3).repeat(3, 1)
+    cache = filled(len(rows), rows=rows)
+    lines = [
+        "Every sample three times in the data; distinct samples in a batch of "
+        f"{BATCH}, and ms per batch:\n",
+        "| | distinct | ms |\n| --- | --- | --- |",
+    ]
+    for name, selector in (
+        ("Neighbours", Neighbours(SEEDS)),
+        ("NoNearDuplicates(Neighbours)", NoNearDuplicates(Neighbours(SEEDS))),
+    ):
+        sampler = SpectralBatchSampler(cache, BATCH, selector, coverage="free")
+        seconds, distinct = [], []
+        start = time.perf_counter()
+        for number, batch in enumerate(sampler):
+            seconds.append(time.perf_counter() - start)
+            distinct.append(len({sample % (SIZE // 3) for sample in batch}))
+            if number == 25:
+                break
+            start = time.perf_counter()
+        lines.append(f"| {name} | {median(distinct):.0f} | {1e3 * median(seconds):.1f} |")
+    return "\n".join(lines)
