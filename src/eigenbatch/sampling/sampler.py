@@ -128,13 +128,11 @@ class SpectralBatchSampler(BatchSampler):
     def statistics(self, batch: int) -> dict[str, float]:
         """How a batch of this epoch was selected, for a logger.
 
-        Unlike `last`, it is about the batch that is asked for: a loader with workers draws ahead.
-        A resumed sampler still has the statistics of batches that were drawn but not consumed,
-        if its state was taken by `state_dict(consumed)`.
+        Unlike `last`, it is about the batch asked for: a loader with workers draws ahead. A state
+        taken by `state_dict(consumed)` keeps those of batches drawn but not consumed.
 
         Args:
-            batch: number of the batch in the epoch, from 0. Earlier batches are forgotten, and so
-                are those drawn more than 256 batches ago.
+            batch: its number in the epoch. Earlier ones, and all but the last 256, are forgotten.
 
         Returns:
             `Selection.scalars()` of the batch; empty if nothing is known about it.
@@ -165,8 +163,7 @@ class SpectralBatchSampler(BatchSampler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration continue from `state`; on bad input nothing is changed.
 
-        The number of processes may have changed. Restore the cache as well: batches that were not
-        drawn yet are chosen from it.
+        The number of processes may differ. Restore the cache too: later batches depend on it.
         """
         own = {"version": VERSION, "sampler": self._identity()}
         if not isinstance(state, dict):
