@@ -54,6 +54,8 @@ class CtrlC(Observer):
         ["method=simclr", "batches.selector=recipe"],
         ["method=moco", "method.queue_size=500", "batches.coverage=free"],
         ["method=supcon", "batches.coverage=stream", "method.whiten_period=2"],
+        ["batches.selector=auto", "batches.coverage=free"],
+        ["batches.selector=neighbours-2", "batches.guard=0.99", "batches.unknown_share=0.5"],
     ],
     ids=lambda o: o[0],
 )
