@@ -13,6 +13,8 @@ from eigenbatch.cli import app
 from eigenbatch.files import FileFormatError
 from eigenbatch_paper.registry import NAMES
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

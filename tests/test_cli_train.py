@@ -13,6 +13,7 @@ from eigenbatch.cli import app
 from eigenbatch.runs import RunDirectory
 from small_runs import lines
 
+pytestmark = pytest.mark.slow
 SETTINGS = ["budget.epochs=1", "batches.batch_size=240", "encoder.width=4", "method.dim=16"]
 SMALL = [word for setting in SETTINGS for word in ("--set", setting)]
 
@@ -33,7 +34,6 @@ def test_train_writes_a_run_and_prints_its_accuracy(tmp_path):
     assert "already holds a run" in again.output
 
 
-@pytest.mark.slow
 def test_compare_prints_one_row_a_selector(tmp_path):
     result = run("compare", "--selectors", "random,p1", "--seeds", 2, *SMALL, "--out", tmp_path)
     assert result.exit_code == 0, result.output
@@ -141,7 +141,6 @@ def test_every_command_has_help_with_an_example(command):
     assert f"Example: eigenbatch {command}" in " ".join(result.output.split())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["devices", "torchrun"])
 def test_two_processes_train_on_one_batch_and_one_of_them_speaks(tmp_path, launcher):
     words = ["train", "--selector", "greedy-16", *SMALL, "--out", str(tmp_path / "run")]

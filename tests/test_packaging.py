@@ -14,6 +14,8 @@ from packaging.utils import canonicalize_name
 
 from eigenbatch.missing import EXTRAS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -21,7 +23,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EMPTY = """
 import sys
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
-
 class Installed:
     @staticmethod
     def find_distributions(*context):
@@ -199,7 +200,6 @@ def test_help_and_version_load_no_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("hatchling") is None,
     reason="hatchling is not installed: pip install -e '.[dev]' brings it",

@@ -3,6 +3,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MEASURE = """
 import resource, torch
 from eigenbatch import Contrast, gradient_band

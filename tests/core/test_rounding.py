@@ -15,6 +15,7 @@ from eigenbatch.core.infonce import SUM_LENGTH, summation_length
 from eigenbatch.core.precision import full_float32_products, row_error, unit_rows
 from eigenbatch.core.sums import anchor_sums
 
+pytestmark = pytest.mark.slow
 SMALL = {"rows": 24, "dim": 48, "queue": 2048}
 
 

@@ -3,6 +3,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HIDE = """
 import sys
 for name in ("lightning", "transformers", "torchmetrics", "wandb", "tensorboard"):
@@ -16,7 +18,6 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("package", ["lightning", "transformers", "torchmetrics"])
 def test_an_absent_package_names_the_command_that_installs_it(package: str) -> None:
     done = python(f"import eigenbatch.integrations.{package}")
@@ -24,7 +25,6 @@ def test_an_absent_package_names_the_command_that_installs_it(package: str) -> N
     assert f"this adapter needs {package}: pip install 'eigenbatch[integrations]'" in done.stderr
 
 
-@pytest.mark.slow
 def test_monitor_and_sinks_work_without_any_of_them() -> None:
     done = python(
         "import torch, eigenbatch.integrations.sinks\n"

@@ -39,6 +39,7 @@ from eigenbatch_paper.synthetic import (
     spiked_eigenvalues,
 )
 
+pytestmark = pytest.mark.slow
 SYNTHETIC = (
     "synthetic-band",
     "temperature-law",
@@ -189,7 +190,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_a_worker_ends_when_the_command_is_killed(tmp_path):
     (tmp_path / "command.py").write_text(WORKER)
     command = subprocess.Popen([sys.executable, tmp_path / "command.py"], stdout=subprocess.PIPE)

@@ -21,6 +21,7 @@ from eigenbatch_paper.training_facts import (
     saved_to_plateau,
 )
 
+pytestmark = pytest.mark.slow
 TRAINING = [name for name in NAMES if claim(name).needs_images]
 
 
@@ -64,7 +65,6 @@ def _finished(tmp_path_factory):
     return out, {record["claim"]: record for record in records}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINING)
 def test_a_training_claim_gives_a_verdict_and_a_figure(finished, name):
     out, records = finished
@@ -76,7 +76,6 @@ def test_a_training_claim_gives_a_verdict_and_a_figure(finished, name):
     assert not run.pending()
 
 
-@pytest.mark.slow
 def test_claims_share_runs_and_finished_ones_are_not_trained_again(finished):
     out, _ = finished
     runs = {path.name for path in (out / "smoke" / "training").iterdir()}

@@ -4,6 +4,7 @@ import pytest
 from fake_runs import write_training_run
 from test_serve import serving
 
+pytestmark = pytest.mark.slow
 LUMINANCE = """(() => {
   const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number);
   return (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;

@@ -11,6 +11,7 @@ from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
 from eigenbatch.selectors.random import Random
 
+pytestmark = pytest.mark.slow
 SIZE, BATCH, EPOCHS = 62, 8, 2
 COVERAGES = ("epoch", "stream", "free")
 MIXED = (torch.float16, torch.float64)
@@ -110,7 +111,6 @@ def both(tmp_path_factory):
     return [torch.load(directory / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("coverage", COVERAGES)
 def test_two_processes_train_on_the_batches_of_one(both, coverage):
     first, second = (results[coverage] for results in both)
@@ -122,7 +122,6 @@ def test_two_processes_train_on_the_batches_of_one(both, coverage):
     assert all(len(set(batch)) == BATCH for batch in together)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("coverage", COVERAGES)
 def test_the_caches_of_two_processes_are_identical_to_that_of_one(both, coverage):
     alone = trained(coverage)["cache"]
@@ -133,7 +132,6 @@ def test_the_caches_of_two_processes_are_identical_to_that_of_one(both, coverage
         assert torch.equal(cache["rows"], alone["rows"])
 
 
-@pytest.mark.slow
 def test_processes_may_bring_different_numbers_of_rows_and_the_last_rank_wins(both):
     expected = EmbeddingCache(6, 8)
     rows = torch.cat([random_rows(3, seed=0), random_rows(1, seed=1)])
@@ -143,7 +141,6 @@ def test_processes_may_bring_different_numbers_of_rows_and_the_last_rank_wins(bo
         assert results["uneven"]["ticks"].tolist() == [1, 0, 0, 0, 1, 1]
 
 
-@pytest.mark.slow
 def test_both_towers_are_sent_and_a_missing_one_is_heard_by_all(both):
     expected = EmbeddingCache(6, 8, towers=2)
     z1, z2 = (torch.cat([random_rows(1, seed=s + r) for r in range(2)]) for s in (0, 2))
@@ -153,7 +150,6 @@ def test_both_towers_are_sent_and_a_missing_one_is_heard_by_all(both):
         assert "rank 1 has 1 ids and embeddings of shape (1, 8)" in results["towers"]["heard"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", MIXED)
 def test_processes_may_bring_different_dtypes_and_the_widest_is_sent(both, dtype):
     expected = EmbeddingCache(6, 8, dtype=dtype)
@@ -164,7 +160,6 @@ def test_processes_may_bring_different_dtypes_and_the_widest_is_sent(both, dtype
         assert torch.equal(results["mixed"][str(dtype)]["rows"], expected.state_dict()["rows"])
 
 
-@pytest.mark.slow
 def test_a_mistake_of_one_process_is_heard_by_all_and_changes_nothing(both):
     first, second = (results["refused"] for results in both)
     assert first == second
@@ -177,7 +172,6 @@ def test_a_mistake_of_one_process_is_heard_by_all_and_changes_nothing(both):
     assert first["known"] == 0
 
 
-@pytest.mark.slow
 def test_processes_can_share_one_mapped_file(both):
     for results in both:
         assert results["shared"]["ages"] == [0, 0, -1, -1, -1, -1]
@@ -197,7 +191,6 @@ def test_without_distributed_training_a_synchronised_update_is_a_plain_one():
         cache.update_synchronized([1], torch.zeros(1, 8))
 
 
-@pytest.mark.slow
 def test_a_sampler_made_before_the_process_group_finds_it_when_iteration_begins(both):
     together = [a + b for a, b in zip(*(results["early"] for results in both), strict=True)]
     assert together == list(SpectralBatchSampler(filled_cache(16), 4, Random()))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[2] / "docs" / "sampler.md"
 
 
@@ -27,7 +28,6 @@ def test_the_plain_loop_runs_and_selects(capsys):
     assert capsys.readouterr().out.count("sampler/participation_ratio") == 3
 
 
-@pytest.mark.slow
 def test_the_distributed_recipe_runs_under_torchrun(tmp_path):
     script = tmp_path / "train_ddp.py"
     script.write_text(block("train_ddp.py"))

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from eigenbatch.sampling.indexed import IndexedDataset
 from eigenbatch.sampling.sampler import SpectralBatchSampler
 
+pytestmark = pytest.mark.slow
 SIZE, BATCH, EPOCHS = 40, 8, 2
 
 
@@ -62,7 +63,6 @@ def test_one_process_gets_the_sampler_s_batches_and_a_new_order_each_epoch():
     assert epochs[0] != epochs[1]
 
 
-@pytest.mark.slow
 def test_two_processes_get_the_halves_of_each_batch(tmp_path):
     mp.spawn(work, (free_port(), tmp_path), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))

@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
 
+pytestmark = pytest.mark.slow
 SIZE, BATCH, DIM, EPOCHS = 42, 8, 16, 3
 
 

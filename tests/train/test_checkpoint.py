@@ -11,6 +11,8 @@ from eigenbatch.runs import read_run
 from eigenbatch.train.checkpoint_file import VERSION, load_checkpoint, previous, save_checkpoint
 from small_runs import SMALL, StopAfter, facts, small, start
 
+pytestmark = pytest.mark.slow
+
 
 def save(path, step):
     save_checkpoint({"version": VERSION, "step": step, "rows": torch.arange(1000.0)}, path)

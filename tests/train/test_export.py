@@ -20,6 +20,7 @@ from eigenbatch.train.recipes import recipe
 from eigenbatch.train.settings import override
 from small_runs import SMALL, StopAfter, lines, start
 
+pytestmark = pytest.mark.slow
 FOLDER = ["batches.batch_size=8", "budget.epochs=1", "encoder.width=8", "method.dim=8",
           "data.size=8", "budget.precision=32-true"]  # fmt: skip
 

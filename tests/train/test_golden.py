@@ -21,6 +21,7 @@ from eigenbatch.train.run import Run
 from eigenbatch.train.settings import override
 from small_runs import StopAfter, start
 
+pytestmark = pytest.mark.slow
 STORED = json.loads((Path(__file__).parent / "golden_runs.json").read_text())
 BASE = [
     "data.train_size=512", "batches.batch_size=64", "batches.pool_size=256",
@@ -58,7 +59,6 @@ class Seen(Observer):
         self.losses.append(float(step.outcome.loss))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("resumed", [False, True], ids=["whole", "resumed"])
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_gives_the_losses_and_batches_it_always_gave(tmp_path, name, resumed):

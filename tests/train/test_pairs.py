@@ -11,6 +11,8 @@ from eigenbatch.train.recipes import recipe
 from eigenbatch.train.settings import override
 from small_runs import StopAfter, facts, lines, start
 
+pytestmark = pytest.mark.slow
+
 
 def files(tmp_path, count=200):
     first = [f"word{i % 20} thing{i // 20} same" for i in range(count)]

@@ -13,6 +13,7 @@ from eigenbatch.runs import RunDirectory
 from eigenbatch.train.checkpoint_file import load_checkpoint
 from small_runs import facts
 
+pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parent / "views_of_ranks.py"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 ALONE = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
@@ -30,7 +31,6 @@ def notes(tmp_path, name, processes, *, stop=99, resume="no"):
     ]
 
 
-@pytest.mark.slow
 def test_processes_share_batches_draw_their_own_views_and_resume_with_them(tmp_path):
     ((ids, views),) = notes(tmp_path, "whole", 1)
     (ids0, views0), (ids1, views1) = notes(tmp_path, "whole", 2)
@@ -68,7 +68,6 @@ except RunError as error:
 """
 
 
-@pytest.mark.slow
 def test_the_death_of_another_process_is_explained(tmp_path):
     (tmp_path / "script.py").write_text(DIES)
     port = 20_000 + os.getpid() % 20_000
@@ -106,7 +105,6 @@ train(run, path, accelerator="cpu", devices=1, observers=[Kill()], resume=path.e
 """
 
 
-@pytest.mark.slow
 def test_a_run_killed_several_times_ends_with_the_same_weights(tmp_path):
     (tmp_path / "script.py").write_text(KILLED)
 

@@ -18,6 +18,8 @@ from eigenbatch.train.run import Run
 from eigenbatch.train.settings import override
 from small_runs import SMALL, StopAfter, facts, lines, small, start
 
+pytestmark = pytest.mark.slow
+
 
 def saved(directory):
     return load_checkpoint(directory.checkpoint, print)
@@ -46,7 +48,6 @@ class CtrlC(Observer):
             signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     "options",
@@ -127,7 +128,6 @@ train(run, Path(sys.argv[1]), accelerator="cpu", observers=[StopInOneProcess()])
 """
 
 
-@pytest.mark.slow
 def test_when_one_process_stops_all_do_at_the_same_step(tmp_path):
     (tmp_path / "script.py").write_text(ONE_STOPS)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -266,7 +266,6 @@ def test_the_papers_settings_are_recipes():
     assert recipe("imagenet1k").encoder.kind == "resnet50"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(RECIPES) - {"pairs-cpu"}))
 def test_every_recipe_takes_a_few_steps_at_reduced_size(tmp_path, name):
     settings = [
