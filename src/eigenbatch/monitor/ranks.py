@@ -14,6 +14,7 @@ from torch import Tensor
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.moments import Moments
 from eigenbatch.errors import ParameterError, RowError, ShapeError
+from eigenbatch.processes import all_gather, initialized
 
 
 class Ranks(Protocol):
@@ -42,7 +43,7 @@ class ProcessGroup:
     """The processes of a group; every one of them must call at the same step."""
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
-        if not (dist.is_available() and dist.is_initialized()):
+        if not initialized():
             raise ParameterError(
                 "sync=True needs torch.distributed: call init_process_group first, or leave sync "
                 "out to read each process on its own"
@@ -63,9 +64,7 @@ class ProcessGroup:
     def concatenated(self, values: Tensor) -> Tensor:
         """All-gathered rows, on the device of `values`."""
         moved = values.to(self._device).contiguous()
-        parts = [torch.empty_like(moved) for _ in range(dist.get_world_size(self._group))]
-        dist.all_gather(parts, moved, group=self._group)
-        return torch.cat(parts).to(values.device)
+        return torch.cat(all_gather(moved, self._group)).to(values.device)
 
 
 def total_moments(local: Moments, ranks: Ranks) -> Moments:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from eigenbatch.checks import check_tensor, check_type, ids_tensor, whole
 from eigenbatch.errors import ParameterError, RowError
+from eigenbatch.processes import initialized
 from eigenbatch.sampling.cache_arguments import (
     device_of,
     dtype_name,
@@ -20,7 +21,7 @@ from eigenbatch.sampling.cache_arguments import (
 from eigenbatch.sampling.cache_state import checked_state
 from eigenbatch.sampling.filling import Embed, Progress, fill
 from eigenbatch.sampling.mapped import VERSION, Layout, MappedRows
-from eigenbatch.sampling.replicas import gathered, initialized
+from eigenbatch.sampling.replicas import gathered
 from eigenbatch.sampling.working import LIMIT, WorkingCopy
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

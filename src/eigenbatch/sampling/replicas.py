@@ -1,20 +1,11 @@
-"""Exchange between the processes of a distributed run."""
+"""Ids and embeddings of all processes, whose numbers may differ."""
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from eigenbatch.errors import ShapeError
-
-
-def initialized() -> bool:
-    """Whether a default process group exists."""
-    return dist.is_available() and dist.is_initialized()
-
-
-def rank_and_world() -> tuple[int, int]:
-    """Which process this is and how many there are; (0, 1) without torch.distributed."""
-    return (dist.get_rank(), dist.get_world_size()) if initialized() else (0, 1)
+from eigenbatch.processes import all_gather
 
 
 def gathered(
@@ -27,7 +18,7 @@ def gathered(
     """
     wide = z.dtype == torch.float64
     counts = torch.tensor([_length(ids), *_shape(z), wide], device=z.device)
-    all_counts = torch.stack(_all_gather(counts, group))  # (world, 4) ids, rows, columns, wide
+    all_counts = torch.stack(all_gather(counts, group))  # (world, 4) ids, rows, columns, wide
     shapes = all_counts[:, :3].tolist()
     dtype = torch.float64 if all_counts[:, 3].any() else torch.float32
     for rank, (id_count, rows, columns) in enumerate(shapes):
@@ -43,18 +34,12 @@ def gathered(
     padded_ids[: len(ids)] = ids.to(z.device)
     padded_z[: len(z)] = z.detach()
     kept = [slice(rows) for _, rows, _ in shapes]
-    all_ids = _all_gather(padded_ids, group)
-    all_z = _all_gather(padded_z, group)
+    all_ids = all_gather(padded_ids, group)
+    all_z = all_gather(padded_z, group)
     return (
         torch.cat([part[own] for part, own in zip(all_ids, kept, strict=True)]),
         torch.cat([part[own] for part, own in zip(all_z, kept, strict=True)]),
     )
-
-
-def _all_gather(part: Tensor, group: dist.ProcessGroup | None) -> list[Tensor]:
-    parts = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, part, group=group)
-    return parts
 
 
 def _length(ids: Tensor) -> int:

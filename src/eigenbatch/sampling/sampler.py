@@ -18,12 +18,12 @@ from eigenbatch.checks import (
     whole,
 )
 from eigenbatch.errors import ParameterError
+from eigenbatch.processes import rank_and_world
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.coverage import Buffer, Coverage, FreshPools
 from eigenbatch.sampling.epoch_pass import EpochPass, check_state
 from eigenbatch.sampling.errors import StateError
 from eigenbatch.sampling.order import BATCH, ShuffledEpochs, generator_of, key
-from eigenbatch.sampling.replicas import rank_and_world
 from eigenbatch.sampling.sampler_arguments import POOL_BATCHES, check_numbers, check_shards
 from eigenbatch.sampling.selection import Request, Selection
 from eigenbatch.selectors.offer import completes, searched_by, seeds_of

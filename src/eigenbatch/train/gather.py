@@ -6,12 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-
-def world() -> tuple[int, int]:
-    """Rank and number of processes; (0, 1) without torch.distributed."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
+from eigenbatch.processes import all_gather, rank_and_world
 
 
 def gather_rows(rows: Tensor) -> Tensor:
@@ -21,7 +16,7 @@ def gather_rows(rows: Tensor) -> Tensor:
     the losses of all processes; with DDP's averaging and losses that are means over a process's own
     anchors, parameters get the gradient of the mean over the global batch.
     """
-    _, size = world()
+    _, size = rank_and_world()
     if size == 1:
         return rows
     gathered: Tensor = _Gather.apply(rows)  # type: ignore[no-untyped-call]
@@ -32,9 +27,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
         ctx.count = len(rows)
-        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, rows.contiguous())
-        return torch.cat(parts)
+        return torch.cat(all_gather(rows))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from eigenbatch.core.contrast import Contrast
+from eigenbatch.processes import rank_and_world
 from eigenbatch.train.batch import Batch
-from eigenbatch.train.gather import gather_rows, world
+from eigenbatch.train.gather import gather_rows
 from eigenbatch.train.methods.method import Method, Outcome, unit
 
 SMALLEST_TAU = 0.01
@@ -45,7 +46,7 @@ class CLIP(Method):
         z2 = unit(self.second_head(self.second_encoder(batch.second)))  # (b, d)
         keys1, keys2 = gather_rows(z1), gather_rows(z2)  # (B, d)
         scale = self.log_scale.exp().clamp(max=1 / SMALLEST_TAU)
-        rank, _ = world()
+        rank, _ = rank_and_world()
         positive = torch.arange(len(z1), device=z1.device) + rank * len(z1)  # (b,) index into keys
         forth = cross_entropy(scale * z1 @ keys2.T, positive)
         back = cross_entropy(scale * z2 @ keys1.T, positive)

@@ -9,8 +9,9 @@ from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.precision import positive_scalar
 from eigenbatch.core.whitening import whiten
 from eigenbatch.errors import ParameterError
+from eigenbatch.processes import rank_and_world
 from eigenbatch.train.batch import Batch
-from eigenbatch.train.gather import gather_rows, world
+from eigenbatch.train.gather import gather_rows
 from eigenbatch.train.methods.method import Method, Outcome, unit
 from eigenbatch.train.objectives import nt_xent, supervised_contrastive
 
@@ -107,5 +108,5 @@ class Alternating(nn.Module):
 
 def _own_rows(count: int, device: torch.device) -> Tensor:
     """Where this process's rows are among those of all."""
-    rank, _ = world()
+    rank, _ = rank_and_world()
     return torch.arange(rank * count, (rank + 1) * count, device=device)
