@@ -30,7 +30,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All selectors, and the accuracy their times are measured to."""
+    """All selectors, and the accuracy their times are measured to.
+
+    Example:
+        >>> from eigenbatch import compare
+        >>> def train(selector, seed, run):
+        ...     run.log(1, knn=0.5 + 0.1 * (selector == "b") + 0.01 * seed)
+        >>> print(compare(train, ["a", "b"], seeds=3, path=tmp_path / "runs"))
+        a: 0.5100 (baseline)
+        b: +0.1000 (95 % interval +0.1000 to +0.1000)
+    """
 
     target: float
     entries: tuple[Entry, ...]

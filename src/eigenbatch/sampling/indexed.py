@@ -15,6 +15,14 @@ class IndexedDataset(Dataset[tuple[int, T_co]]):
     """Any map-style dataset, whose items become `(index, item)`.
 
     The index is the id under which the training step updates the cache.
+
+    Args:
+        dataset: anything with `__getitem__` and `__len__`.
+
+    Example:
+        >>> from eigenbatch import IndexedDataset
+        >>> IndexedDataset(["cat", "dog"])[1]
+        (1, 'dog')
     """
 
     def __init__(self, dataset: Dataset[T_co]) -> None:

@@ -39,6 +39,35 @@ class SpectralBatchSampler(BatchSampler):
 
     Selection is on the *global* batch; each process yields its share of it. What is drawn depends
     on seed, epoch, cache and selector only, so that all processes agree.
+
+    Args:
+        cache: embeddings to choose by; update it in the training step.
+        batch_size: samples per batch, over all processes.
+        selector: how a batch is chosen, e.g. `Greedy()` or `Neighbours()`.
+        pool_size: candidates for a batch, at most all the data; ten batches by default, 65,536
+            samples for `Neighbours`. With coverage "free" the whole cache is searched in place.
+        coverage: "epoch": every sample once per epoch; "stream": the same across epoch borders;
+            "free": a fresh random pool for each batch.
+        seed: of everything random.
+        drop_last: False: "epoch" ends with a short batch; "stream" and "free" have only full
+            batches, and then one more than fits into the data.
+        num_replicas: number of processes; by default as torch.distributed has it.
+        rank: of this process; by default as torch.distributed has it.
+        background: choose each batch in a thread while the one before is in use, from the cache as
+            it was when that one was drawn.
+        unknown_share: how much of a batch may be samples without an embedding while there are
+            enough others to select from; None: all of it, so nothing is selected in the first
+            epoch.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import EmbeddingCache, Greedy, SpectralBatchSampler
+        >>> cache = EmbeddingCache(100, 8)
+        >>> sampler = SpectralBatchSampler(cache, 20, Greedy())
+        >>> for ids in sampler:
+        ...     cache.update(ids, torch.randn(20, 8))  # embeddings of your training step
+        >>> len(sampler), bool(cache.filled.all())
+        (5, True)
     """
 
     def __init__(
@@ -56,20 +85,6 @@ class SpectralBatchSampler(BatchSampler):
         background: bool = False,
         unknown_share: float | None = None,
     ) -> None:
-        """Nothing is drawn before iteration.
-
-        - `pool_size`: candidates for a batch, at most all the data; ten batches by default, 65,536
-          samples for `Neighbours`. With `coverage="free"` the whole cache is searched in place
-        - `coverage`: "epoch": every sample once an epoch; "stream": the same across epoch borders;
-          "free": a fresh random pool for each batch
-        - `drop_last=False`: "epoch" ends with a short batch; "stream" and "free" have only full
-          batches, and then one more than fits into the data
-        - `num_replicas`, `rank`: as torch.distributed has them when iteration begins
-        - `background`: choose each batch in a thread while the one before is in use, from the
-          cache as it was when that one was drawn
-        - `unknown_share`: how much of a batch may be samples without an embedding while there are
-          enough others to select from; None: all of it, so nothing is selected in the first epoch
-        """
         check_type(cache, EmbeddingCache, "cache")
         batch_size = whole(batch_size, "batch_size", least=1)  # torch accepts int only
         check_callable(selector, "selector", "Greedy(64)")

@@ -13,8 +13,20 @@ from eigenbatch.selectors.selector import Selector, bound, check_ids
 class OnePerGroup(Rule):
     """No two picks of the same group: the same caption, document, patient, class.
 
-    groups: (k,) integers, the group of each row of the pool; or of each sample of the data set when
-        a sampler binds the pool's sample ids. A random member represents its group.
+    A random member represents its group.
+
+    Args:
+        selector: chooses among the representatives.
+        groups: (k,) integers, the group of each row of the pool; or of each sample of the data set
+            when a sampler binds the pool's sample ids.
+        shortfall: what to do if there are fewer groups than samples: "raise", or "fill" at random.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import OnePerGroup, Random, select
+        >>> pool, groups = torch.randn(40, 8), torch.arange(40) // 4
+        >>> len(groups[select(pool, 10, OnePerGroup(Random(), groups))].unique())
+        10
     """
 
     def __init__(

@@ -14,6 +14,17 @@ class Blend:
 
     Each pick is the least (weight > 0) or most (weight < 0) similar to the batch so far, out of a
     probe of k^|weight| rows: one row at 0, the whole pool at 1. Weight 1 is `Greedy(probe=None)`.
+
+    Args:
+        weight: from -1, most similar, to 1, most diverse.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import Blend, participation_ratio, select
+        >>> pool = torch.randn(400, 8, generator=torch.Generator().manual_seed(0))
+        >>> similar, diverse = (pool[select(pool, 20, Blend(w))] for w in (-0.5, 0.5))
+        >>> participation_ratio(similar) < participation_ratio(diverse)
+        True
     """
 
     def __init__(self, weight: float) -> None:

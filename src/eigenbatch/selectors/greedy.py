@@ -21,14 +21,24 @@ Score = Literal["spectral", "centroid"]
 class Greedy:
     """Pick rows one at a time so that the batch's effective rank R grows fastest.
 
-    probe: rows scored per pick (Greedy-m); None scores the whole pool, which costs less than a
-        small probe does in a plain loop, and is better.
-    window: steer R so that the full batch ends in the middle of [low, high].
-    score: "spectral" minimises q_B(z); "centroid" is the paper's cheaper proxy <z, mean of B>.
-    literal: stop as printed once R enters the window, with fewer than batch_size rows (for study).
-
     The first seed is random, the second the row least similar to it (the paper leaves both open).
     Deviates from Alg. 2: with a window the batch is still filled, because training needs n rows.
+
+    Args:
+        probe: rows scored per pick (Greedy-m); None scores the whole pool, which costs less than a
+            small probe does in a plain loop, and is better.
+        window: steer R so that the full batch ends in the middle of [low, high].
+        score: "spectral" minimises q_B(z); "centroid" is the paper's cheaper proxy <z, mean of B>.
+        literal: stop as printed once R enters the window, with fewer than batch_size rows (for
+            study).
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import Greedy, participation_ratio, select
+        >>> pool = torch.randn(400, 8, generator=torch.Generator().manual_seed(0))
+        >>> batch = pool[select(pool, 20, Greedy(), generator=torch.Generator().manual_seed(1))]
+        >>> participation_ratio(batch) > participation_ratio(pool[:20])
+        True
     """
 
     def __init__(

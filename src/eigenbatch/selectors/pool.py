@@ -42,14 +42,44 @@ class _Partition:
 
 
 class PoolMax(_Partition):
-    """P1, stability: the candidate batch of largest effective rank."""
+    """P1, stability: the candidate batch of largest effective rank.
+
+    Args:
+        normalize: put rows on the unit sphere before they are scored.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import PoolMax, PoolMin, participation_ratio, select
+        >>> pool = torch.randn(400, 8, generator=torch.Generator().manual_seed(0))
+        >>> most, least = (
+        ...     participation_ratio(pool[select(pool, 20, one, generator=torch.manual_seed(1))])
+        ...     for one in (PoolMax(), PoolMin())
+        ... )
+        >>> most > least
+        True
+    """
 
     def _choice(self, ranks: Tensor, attainable: int) -> Tensor:
         return ranks.argmax()
 
 
 class PoolMin(_Partition):
-    """P2, update magnitude: the candidate batch of smallest effective rank. Use rarely."""
+    """P2, update magnitude: the candidate batch of smallest effective rank. Use rarely.
+
+    Args:
+        normalize: put rows on the unit sphere before they are scored.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import PoolMax, PoolMin, participation_ratio, select
+        >>> pool = torch.randn(400, 8, generator=torch.Generator().manual_seed(0))
+        >>> most, least = (
+        ...     participation_ratio(pool[select(pool, 20, one, generator=torch.manual_seed(1))])
+        ...     for one in (PoolMax(), PoolMin())
+        ... )
+        >>> most > least
+        True
+    """
 
     def _choice(self, ranks: Tensor, attainable: int) -> Tensor:
         return ranks.argmin()
@@ -60,6 +90,18 @@ class PoolBalanced(_Partition):
 
     The target is p10 + fraction (p90 - p10) of the latest candidate ranks, or, with `window`,
     the absolute interval [low, high] (ties inside go to the one nearest its middle).
+
+    Args:
+        fraction: where between the 10th and 90th percentile of ranks the target lies.
+        window: absolute ranks (low, high) instead.
+        normalize: put rows on the unit sphere before they are scored.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import PoolBalanced, select
+        >>> pool = torch.randn(400, 8, generator=torch.Generator().manual_seed(0))
+        >>> len(select(pool, 20, PoolBalanced(fraction=0.3)))
+        20
     """
 
     def __init__(

@@ -8,7 +8,14 @@ from eigenbatch.selectors.selector import check_pool, shuffled
 
 
 class Random:
-    """`batch_size` rows drawn uniformly without replacement."""
+    """`batch_size` rows drawn uniformly without replacement.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import Random, select
+        >>> len(select(torch.randn(40, 8), 10, Random()).unique())
+        10
+    """
 
     extendable = True  # a smaller batch is as good as the beginning of a larger one
 

@@ -36,6 +36,19 @@ class Schedule:
 
     The default is the paper's recipe: Pool-P3, then Greedy-64 once the isotropy gap is at most 5 %.
     Schedules nest: `then` may be another one.
+
+    Args:
+        warmup: the first selector.
+        then: the second one.
+        when: sees every pool; the switch is made once it returns True.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import Greedy, Random, Schedule, select
+        >>> from eigenbatch.selectors import AfterBatches
+        >>> schedule = Schedule(warmup=Random(), then=Greedy(), when=AfterBatches(100))
+        >>> len(select(torch.randn(40, 8), 10, schedule))
+        10
     """
 
     def __init__(

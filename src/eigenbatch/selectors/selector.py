@@ -94,6 +94,13 @@ def select(
 
     Returns:
         Indices (batch_size,) into the pool; fewer only from `Greedy(literal=True)`.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import Greedy, select
+        >>> z = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
+        >>> z[select(z, 10, Greedy())].shape
+        torch.Size([10, 8])
     """
     check_callable(selector, "selector", "Greedy()")
     check_generator(generator)
