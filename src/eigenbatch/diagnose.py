@@ -9,11 +9,12 @@ from eigenbatch.core.band import BatchBand
 from eigenbatch.core.cloud import Cloud, cloud_of
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.precision import accumulated
+from eigenbatch.core.prediction import at_other_tau
 from eigenbatch.monitor.diagnose import diagnose, diagnose_cloud
 from eigenbatch.monitor.diagnosis import Diagnosis
 from eigenbatch.monitor.measure import inputs_of, read_batch
 from eigenbatch.monitor.reading import Reading
-from eigenbatch.monitor.thresholds import SATURATED_ALIGNMENT
+from eigenbatch.monitor.thresholds import SATURATED_ALIGNMENT, SOLVED_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +53,14 @@ def describe_pairs(z1: Tensor, z2: Tensor, tau: float) -> Report:
     Rows are put on the sphere first, so that norms other than 1 are no finding: a file often holds
     what a loss normalises later.
     """
-    reading = read_batch(Contrast.paired(z1, z2), tau, inputs=inputs_of(z1, z2))
+    contrast = Contrast.paired(z1, z2)
+    reading = read_batch(contrast, tau, inputs=inputs_of(z1, z2))
     sections = (
         _softmax(reading),
         _gradient(reading),
         _spectrum(reading.cloud, torch.cat([z1, z2])),
         _negatives(reading),
-        _what_if(reading),
+        _what_if(reading, contrast),
     )
     return Report(sections, diagnose(reading, ignoring=("non-unit input",)))
 
@@ -93,7 +95,6 @@ def _softmax(reading: Reading) -> Section:
 
 def _gradient(reading: Reading) -> Section:
     gradient = reading.gradient
-    variance = gradient.variance
     return Section(
         "Squared anchor gradient, batch mean",
         (
@@ -102,11 +103,6 @@ def _gradient(reading: Reading) -> Section:
             Line("geometry", f"{gradient.geometry:.4f}", "||m - z+||^2, at most 4"),
             _band("certified band", gradient.certified),
             _band("paper's band", gradient.paper),
-            Line(
-                "variance over anchors",
-                f"{variance.measured:.4g}",
-                f"paper's bound {variance.bound:.4g}, not certified",
-            ),
         ),
     )
 
@@ -153,22 +149,31 @@ def _negatives(reading: Reading) -> Section:
         (
             Line("uniformity", f"{negatives.uniformity:.3f}", "-4 spread, 0 collapsed"),
             Line("harder than positive", f"{negatives.harder_share:.2%}", "of negatives"),
-            Line("near-duplicate rate", f"{negatives.near_duplicate_rate:.1%}", "of anchors"),
+            Line(
+                "positive beats all negatives",
+                f"{negatives.solved_share:.1%}",
+                f"of anchors; above {SOLVED_SHARE:.0%} the task is solved",
+            ),
         ),
     )
 
 
-def _what_if(reading: Reading) -> Section:
+def _what_if(reading: Reading, contrast: Contrast) -> Section:
     outlook, tau, count = reading.outlook, reading.softmax.tau, reading.softmax.negatives
     predictions = (
-        outlook.at_tau(tau / 2),
-        outlook.at_tau(tau * 2),
+        at_other_tau(contrast, tau, tau / 2),
+        at_other_tau(contrast, tau, tau * 2),
         outlook.with_negatives(count * 4),
         outlook.whitened(),
     )
     return Section(
-        f"What if? Predicted ceilings on the gradient (now {reading.gradient.measured:.4g})",
+        f"What if? The gradient after a change (now {reading.gradient.measured:.4g})",
         tuple(
-            Line(one.change, f"{one.ceiling:.4g}", f"assumes {one.assumes}") for one in predictions
+            Line(
+                one.change,
+                f"{one.ceiling:.4g}" if one.exact else f"<= {one.ceiling:.4g}",
+                "exact" if one.exact else f"a ceiling; assumes {one.assumes}",
+            )
+            for one in predictions
         ),
     )

@@ -8,7 +8,7 @@ PAIRS, DIMENSION, TAU = 128, 64, 0.2
 
 
 def healthy_views(
-    *, pairs: int = PAIRS, d: int = DIMENSION, noise: float = 0.6, seed: int = 0
+    *, pairs: int = PAIRS, d: int = DIMENSION, noise: float = 1.0, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Isotropic samples and two noisy views of each, on the sphere."""
     generator = torch.Generator().manual_seed(seed)

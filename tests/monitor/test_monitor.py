@@ -10,9 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import infonce
+from eigenbatch.core.movement import DIRECTIONS, ROWS
 from eigenbatch.errors import ParameterError, RowError
 from eigenbatch.monitor.history import WINDOW
 from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.stopping import StopOn
+
+FRESH = SpectralMonitor(TAU).state_dict()
 
 
 class CountOps(TorchDispatchMode):
@@ -121,9 +125,13 @@ def test_memory_is_returned_once_the_reading_is_taken() -> None:
     reading = monitor(z1, z2)
     assert reading is not None
     numbers = 4 * reading.anchors + reading.cloud.dimension
-    assert living_bytes() - before <= 8 * numbers
+    remembered = 2 * 8 * DIRECTIONS**2 + 4 * ROWS * DIRECTIONS  # the run's beginning, last rows
+    assert living_bytes() - before <= 8 * numbers + remembered
     del reading
-    assert living_bytes() == before
+    kept = living_bytes() - before
+    assert kept <= remembered
+    monitor(z1, z2)
+    assert living_bytes() - before <= remembered, "memory does not grow"
 
 
 def living_bytes() -> int:
@@ -149,11 +157,83 @@ def test_a_failure_is_logged_once_and_training_goes_on(caplog: pytest.LogCapture
     broken = z1.clone()
     broken[5] = torch.nan
     with caplog.at_level(logging.WARNING):
-        assert monitor(broken, z2) is None
-        assert monitor(broken, z2) is None
+        assert monitor(z1, z2[:5]) is None
+        assert monitor(z1, z2[:5]) is None
     assert len(caplog.records) == 1
-    assert "row 5 of z1 holds NaN" in caplog.text
+    assert "row i of one is the positive of row i" in caplog.text
     assert monitor(z1, z2) is not None
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 0.0])
+def test_nan_infinity_and_zero_rows_are_a_critical_finding_at_every_reading(
+    bad: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitor, stop = SpectralMonitor(TAU, every=1), StopOn("not finite")
+    z1, z2 = healthy_views()
+    broken = z1.clone()
+    broken[5] = bad
+    stops = []
+    for step in range(3):
+        reading = monitor(broken, z2)
+        assert reading is not None
+        assert reading.step == step
+        (finding,) = reading.diagnoses
+        assert (finding.name, finding.severity) == ("not finite", "critical")
+        assert "row 5 of z1" in finding.evidence
+        assert reading.scalars() == {"spectral/readable": 0.0}
+        stops.append(stop(reading))
+    assert stops == [False, True, True]
+    assert caplog.text.count("not finite") == 1
+    assert [one.name for one in monitor(z1, z2).diagnoses] == ["healthy"]
+
+
+def test_a_loss_that_is_nan_is_a_critical_finding() -> None:
+    reading = SpectralMonitor(TAU)(*healthy_views(), loss=torch.tensor(torch.nan))
+    assert [one.name for one in reading.diagnoses] == ["not finite"]
+
+
+def test_a_finding_is_said_once_and_not_by_a_quiet_monitor(caplog) -> None:
+    for quiet, times in ((True, 0), (False, 1)):
+        monitor = SpectralMonitor(5.0, every=50, quiet=quiet)
+        for step in range(301):
+            monitor(*healthy_views(seed=step))
+        assert caplog.text.count("temperature too high") == times
+    (record,) = [one for one in caplog.records if "temperature too high" in one.message]
+    assert record.name == "eigenbatch"
+    assert record.message.startswith("step 50, warning: temperature too high. tau = 5: ")
+    resumed = SpectralMonitor(5.0, every=50)
+    resumed.load_state_dict(monitor.state_dict())
+    caplog.clear()
+    for step in range(100):
+        resumed(*healthy_views(seed=step))
+    assert not caplog.records
+
+
+def test_an_encoder_that_stands_still_is_found_and_a_moving_one_is_not() -> None:
+    def last(turn: float):
+        monitor, taken = SpectralMonitor(TAU, every=50, quiet=True), []
+        for step in range(251):
+            z1, z2 = healthy_views(seed=step, d=16)
+            scale = torch.ones(z1.shape[1])
+            scale[: 1 + int(turn * step)] = 4.0
+            taken.append(monitor(z1 * scale, z2 * scale))
+        return taken[-1]
+
+    still, moving = last(0.0), last(0.02)
+    assert max(still.course.movement.values()) < 3 < min(moving.course.movement.values())
+    assert "encoder does not move" in {one.name for one in still.diagnoses}
+    assert "encoder does not move" not in {one.name for one in moving.diagnoses}
+
+
+def test_the_same_batch_again_and_again_is_found() -> None:
+    monitor = SpectralMonitor(TAU, every=1, quiet=True)
+    for seed in range(4):
+        fresh = monitor(*healthy_views(seed=seed))
+    assert abs(fresh.course.repetition) < 0.1
+    for _ in range(3):
+        same = monitor(*healthy_views(seed=9))
+    assert same.course.repetition > 0.9
+    assert "same batch repeated" in {one.name for one in same.diagnoses if one.severity != "info"}
 
 
 def test_a_strict_monitor_raises() -> None:
@@ -178,7 +258,7 @@ def test_views_are_made_only_when_due_and_may_fail_like_any_batch() -> None:
 @pytest.mark.parametrize("tau", [torch.tensor(-1.0), lambda: 0.0])
 def test_a_learned_temperature_gone_wrong_raises_only_in_strict_mode(tau) -> None:
     z1, z2 = healthy_views()
-    assert SpectralMonitor(tau)(z1, z2) is None
+    assert [one.name for one in SpectralMonitor(tau)(z1, z2).diagnoses] == ["not finite"]
     with pytest.raises(ParameterError, match="tau must be a finite number above 0"):
         SpectralMonitor(tau, strict=True)(z1, z2)
 
@@ -244,16 +324,20 @@ def test_a_restored_monitor_continues_as_if_never_stopped() -> None:
     ("state", "message"),
     [
         (None, "a monitor state holds"),
-        ({}, "a monitor state holds ['history', 'step']"),
+        ({}, "a monitor state holds ['course', 'history', 'said', 'step']"),
         ({"step": 7}, "a monitor state holds"),
-        ({"step": 7, "history": {}}, "a history state holds ['ema', 'window']"),
-        ({"step": 7, "history": {"ema": 1.0}}, "a history state holds"),
-        ({"step": 7, "history": [1]}, "'history' in a monitor state cannot be list"),
-        ({"step": "7", "history": {"ema": None, "window": []}}, "'step' in a monitor state"),
-        ({"step": -1, "history": {"ema": None, "window": []}}, "'step' in a monitor state"),
-        ({"step": 7, "history": {"ema": "x", "window": []}}, "'ema' in a history state"),
-        ({"step": 7, "history": {"ema": None, "window": [[1.0]]}}, "'window' in a history state"),
-        ({"step": 7, "history": {"ema": None, "window": 3}}, "'window' in a history state"),
+        (FRESH | {"step": 7, "history": {}}, "a history state holds ['ema', 'window']"),
+        (FRESH | {"step": 7, "history": {"ema": 1.0}}, "a history state holds"),
+        (FRESH | {"step": 7, "history": [1]}, "'history' in a monitor state cannot be list"),
+        (FRESH | {"step": "7"}, "'step' in a monitor state"),
+        (FRESH | {"step": -1}, "'step' in a monitor state"),
+        (FRESH | {"history": {"ema": "x", "window": []}}, "'ema' in a history state"),
+        (FRESH | {"history": {"ema": None, "window": [[1.0]]}}, "'window' in a history state"),
+        (FRESH | {"history": {"ema": None, "window": 3}}, "'window' in a history state"),
+        (FRESH | {"course": {}}, "a course state holds"),
+        (FRESH | {"course": FRESH["course"] | {"first": {"view 1": {}}}}, "a sketch state holds"),
+        (FRESH | {"course": FRESH["course"] | {"streaks": {"x": -1}}}, "'streaks' in a course"),
+        (FRESH | {"said": [3]}, "'said' in a monitor state"),
     ],
 )
 def test_a_damaged_state_is_refused_and_changes_nothing(state, message: str) -> None:

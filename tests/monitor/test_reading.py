@@ -112,9 +112,16 @@ def test_ids_of_the_wrong_length_are_refused(ids, queue_ids, message: str) -> No
         read_batch(batch, TAU, ids=ids, queue_ids=queue_ids)
 
 
-def test_ids_without_a_queue_are_refused() -> None:
+def test_queue_ids_without_a_queue_are_refused() -> None:
     with pytest.raises(ShapeError, match="belong to a queue"):
-        read_batch(Contrast.paired(*healthy_views()), TAU, ids=torch.arange(128))
+        read_batch(Contrast.paired(*healthy_views()), TAU, queue_ids=torch.arange(128))
+
+
+@pytest.mark.parametrize("make", [Contrast.paired, Contrast.cross])
+def test_ids_count_samples_that_are_in_the_batch_twice(make) -> None:
+    ids = torch.tensor([4, 5, 4, 6, 7, 4, 8, 9])
+    reading = read_batch(make(*healthy_views(pairs=8)), TAU, ids=ids)
+    assert reading.negatives.repeated_id_share == pytest.approx(3 / 8)
 
 
 def healthy_reading() -> Reading:

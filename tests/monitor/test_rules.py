@@ -10,12 +10,14 @@ from torch.nn.functional import normalize, one_hot
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.monitor.diagnose import NAMES, UNTRAINED, diagnose_cloud
 from eigenbatch.monitor.measure import inputs_of, read_batch
+from eigenbatch.monitor.parts import Course
 from eigenbatch.monitor.reading import Reading
-from eigenbatch.monitor.thresholds import EARLY_STEPS
+from eigenbatch.monitor.thresholds import EARLY_STEPS, LASTING
+from eigenbatch.monitor.unreadable import unreadable
 
 
-def read(z1, z2, tau=TAU) -> Reading:
-    return read_batch(Contrast.paired(z1, z2), tau, inputs=inputs_of(z1, z2))
+def read(z1, z2, tau=TAU, **more) -> Reading:
+    return read_batch(Contrast.paired(z1, z2), tau, inputs=inputs_of(z1, z2), **more)
 
 
 def collapsing() -> Reading:
@@ -40,8 +42,69 @@ def mean_dominated() -> Reading:
     return read(*spoilt(samples() + 2.0))
 
 
-def vanishing_gradient() -> Reading:
-    return read(*healthy_views(noise=0.3), tau=0.05)
+def not_finite() -> Reading:
+    return unreadable("row 5 of z1 holds NaN or infinity", "certified")
+
+
+def loss_mismatch() -> Reading:
+    return read(*healthy_views(), loss=1.0)
+
+
+def with_course(**facts) -> Reading:
+    return replace(read(*healthy_views()), step=1000, course=Course(**facts))
+
+
+def encoder_does_not_move() -> Reading:
+    streaks = {"encoder does not move": 1}
+    return with_course(movement={"view 1": 1.2, "view 2": 0.9}, streaks=streaks)
+
+
+def same_batch_repeated() -> Reading:
+    return with_course(repetition=0.8, streaks={"same batch repeated": 1})
+
+
+def task_solved() -> Reading:
+    reading = read(*healthy_views(noise=0.3), tau=0.05)
+    return replace(reading, step=1000, course=Course(streaks={"task solved": 2}))
+
+
+def misaligned_pairs() -> Reading:
+    z1, z2 = healthy_views()
+    wrong = PAIRS // 4
+    return read(z1, torch.cat([z2[:wrong].roll(1, 0), z2[wrong:]]))
+
+
+def repeated_ids() -> Reading:
+    contrast = Contrast.cross(*healthy_views())
+    return read_batch(contrast, TAU, ids=torch.arange(PAIRS) // 2)
+
+
+def queue_unlike_keys() -> Reading:
+    plane = torch.zeros(DIMENSION)
+    plane[:16] = 1
+    query, key = spoilt(samples() * plane)
+    return read_batch(Contrast.queued(query, key, samples(pairs=PAIRS // 2, seed=9)), TAU)
+
+
+def few_negatives() -> Reading:
+    return read(*healthy_views(pairs=8))
+
+
+def ReLU_at_the_end() -> Reading:  # noqa: N802
+    return read(*(z.relu() for z in healthy_views()))
+
+
+def one_dimension_dominates() -> Reading:
+    scale = torch.ones(DIMENSION)
+    scale[3] = 6.0
+    return read(*spoilt(samples() * scale))
+
+
+def modality_gap() -> Reading:
+    z1, z2 = healthy_views()
+    shift = torch.zeros(DIMENSION)
+    shift[0] = 1.0
+    return read_batch(Contrast.cross(z1 + shift, z2 - shift), TAU)
 
 
 def identical_views() -> Reading:
@@ -62,7 +125,7 @@ def false_negatives() -> Reading:
 
 
 def self_negatives() -> Reading:
-    return queue_reading(ids=torch.arange(PAIRS), queue_ids=torch.arange(PAIRS // 2, 4 * PAIRS))
+    return queue_reading(ids=torch.arange(PAIRS), queue_ids=torch.arange(PAIRS // 4, 4 * PAIRS))
 
 
 def queue_not_full() -> Reading:
@@ -103,7 +166,70 @@ def test_the_situation_gets_its_diagnosis(name: str) -> None:
     assert name in found
     assert "healthy" not in found
     assert any(character.isdigit() for character in found[name].evidence)
+    remark = name in ("modality gap", "alignment saturated")
+    assert remark == (found[name].severity == "info") or name == "half-precision input"
     assert found[name].advice
+
+
+@pytest.mark.parametrize("name", ["misaligned pairs", "temperature too low", "ReLU at the end"])
+def test_inside_a_run_one_reading_is_a_remark_and_two_in_a_row_are_a_warning(name: str) -> None:
+    reading = replace(SITUATIONS[name](), step=1000)
+
+    def severity(streak: int) -> str:
+        course = Course(streaks={name: streak}, misplaced_share=0.2)
+        found = replace(reading, course=course).diagnoses
+        return next(one.severity for one in found if one.name == name)
+
+    assert [severity(streak) for streak in range(LASTING)] == ["info", "warning"]
+
+
+def test_a_cause_makes_its_symptom_a_remark() -> None:
+    reading = read(*spoilt(samples() + 1.5, noise=0.3), tau=0.01)
+    found = {one.name: one.severity for one in reading.diagnoses}
+    assert found["temperature too low"] == "warning"
+    assert found["mean-dominated"] == "info"
+
+
+def test_a_solved_task_outside_a_run_is_what_a_trained_model_shows() -> None:
+    assert "task solved" not in names(replace(task_solved(), course=None))
+
+
+def test_the_tower_that_collapsed_is_named() -> None:
+    z1, z2 = healthy_views()
+    for pair, side in (((torch.ones_like(z1), z2), "first"), ((z1, torch.ones_like(z2)), "second")):
+        found = {one.name: one for one in read_batch(Contrast.cross(*pair), TAU).diagnoses}
+        assert found["collapsing"].severity == "critical"
+        assert f"{side} tower" in found["collapsing"].evidence
+
+
+@pytest.mark.parametrize(
+    ("mistake", "text"),
+    [
+        (lambda z: (z @ z.T * TAU).fill_diagonal_(-torch.inf), "multiplied by tau"),
+        (lambda z: (z @ z.T).fill_diagonal_(-torch.inf), "tau = 1"),
+        (lambda z: z @ z.T / TAU, "without self-mask"),
+        (lambda z: (z @ z.T / (2 * TAU)).fill_diagonal_(-torch.inf), "different temperatures"),
+    ],
+)
+def test_the_mistake_behind_a_loss_is_named(mistake, text: str) -> None:
+    z = torch.cat(healthy_views())
+    loss = torch.nn.functional.cross_entropy(mistake(z), torch.arange(len(z)).roll(PAIRS)).item()
+    found = {one.name: one for one in read(*z.chunk(2), loss=loss).diagnoses}
+    assert text in found["loss mismatch"].advice
+
+
+def test_the_users_own_loss_is_accepted_in_every_layout() -> None:
+    z1, z2 = healthy_views()
+    target = torch.arange(PAIRS)
+    logits = z1 @ z2.T / TAU
+    one, other = (torch.nn.functional.cross_entropy(each, target) for each in (logits, logits.T))
+    contrast = Contrast.cross(z1, z2)
+    for loss in (one, other, (one + other) / 2):
+        reading = read_batch(contrast, TAU, loss=loss.item())
+        assert "loss mismatch" not in names(reading)
+    towers = reading.towers
+    assert towers is not None
+    assert towers.symmetric_loss == pytest.approx(((one + other) / 2).item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
@@ -135,7 +261,7 @@ def test_both_reasons_saturate_alignment(reason: str, situation) -> None:
 
 def test_collapse_is_not_mistaken_for_solved_positives_or_copies() -> None:
     found = names(collapsing())
-    assert not found & {"vanishing gradient", "identical views", "dimensional collapse"}
+    assert not found & {"task solved", "identical views"}
 
 
 def test_a_shared_vector_is_not_mistaken_for_dimensional_collapse() -> None:

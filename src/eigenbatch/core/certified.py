@@ -30,13 +30,17 @@ from eigenbatch.errors import ParameterError
 
 
 def certified_bounds(
-    values: InfoNCE, directions: int, *, leading: Tensor | None = None
+    values: InfoNCE,
+    directions: int,
+    *,
+    leading: Tensor | None = None,
+    eigenpairs: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Floor of gamma_i, gamma_i as measured, and its ceiling; (n,) each, in float64 where it is.
 
     0 <= floor <= measured <= ceiling always, and floor <= gamma_i <= ceiling for the true gamma_i.
-    leading: rows with the same `directions` + 1 leading eigenpairs as the candidates, for callers
-    that have them already.
+    leading: rows with the same `directions` + 1 leading eigenpairs as the candidates, or
+    eigenpairs: what `leading_directions` gives for them, for callers that have them already.
     """
     candidates = values.contrast.candidates if leading is None else leading  # (M, d)
     rank = min(candidates.shape)
@@ -54,7 +58,9 @@ def certified_bounds(
             tops = values.contrast.negative_count * negative_tops(values.contrast)  # (n,)
             square = facts.concentration * tops  # (n,) ceiling of ||m||^2
         else:
-            eigenvalues, vectors = leading_directions(accumulated(candidates), directions)
+            eigenvalues, vectors = eigenpairs or leading_directions(
+                accumulated(candidates), directions
+            )
             square = _deflated(facts, eigenvalues, vectors)
         floor = facts.scale * _projected(facts, vectors)
     excess = square.clamp(max=1) - torch.linalg.vector_norm(facts.mean, dim=1).square()

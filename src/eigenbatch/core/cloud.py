@@ -18,6 +18,7 @@ from eigenbatch.core.spectrum import (
     gap_of_trace,
     smaller_gram,
     spectrum,
+    spectrum_of,
 )
 from eigenbatch.errors import ShapeError
 
@@ -63,11 +64,12 @@ def cloud_of(
     cloud_spectrum: Spectrum | None = None,
     *,
     positive_squares: float | None = None,
+    gram: Tensor | None = None,
 ) -> Cloud:
     """The summary of the rows of z (n, d), put on the sphere, or of all rows behind moments.
 
-    Rows behind moments must have been unit rows. `cloud_spectrum` is `spectrum(z_or_moments)`, for
-    callers that need it too.
+    Rows behind moments must have been unit rows. `cloud_spectrum` is `spectrum(z_or_moments)` and
+    `gram` the smaller Gram matrix of fewer rows than dimensions, for callers that have them.
 
     The unbiased numbers ask for independent rows. Two views of a sample are not: where every row
     has one positive among the others, give `positive_squares`, the sum of <z_i, z_i+>^2 over rows,
@@ -77,19 +79,22 @@ def cloud_of(
     check_type(cloud_spectrum, (Spectrum, type(None)), "cloud_spectrum")
     if positive_squares is not None:
         real(positive_squares, "positive_squares")
+    check_type(gram, (Tensor, type(None)), "gram")
     facts = compact(z_or_moments) if isinstance(z_or_moments, Tensor) else z_or_moments
-    centred: Tensor | Moments
     if isinstance(facts, Moments):
-        n, d, mean, gram = facts.count, len(facts.sum), facts.mean, facts.second
-        centred = Moments(count=n, sum=torch.zeros_like(facts.sum), second=n * facts.covariance)
+        n, d, gram = facts.count, len(facts.sum), facts.second
+        mean_sqnorm = facts.mean.square().sum().item()
+        centred = n * facts.covariance  # (d, d)
     else:
-        rows = accumulated_rows(facts, normalize=True)  # (n, d)
-        (n, d), mean, gram = rows.shape, rows.mean(0), smaller_gram(rows)
-        centred = rows - mean
+        n, d = facts.shape
+        if gram is None:
+            gram = smaller_gram(accumulated_rows(facts, normalize=True))  # (n, n)
+        mean_sqnorm = gram.mean().item()
+        middle = gram - gram.mean(0)
+        centred = middle - middle.mean(1, keepdim=True)  # (n, n) Gram matrix of the centred rows
     if n < 2:
         raise ShapeError(f"a cloud needs at least 2 rows, got {n}")
     values = spectrum(facts) if cloud_spectrum is None else cloud_spectrum
-    mean_sqnorm = mean.square().sum().item()
     # Mean of <z_i, z_j>^2 over unrelated i != j: tr(Sigma^2) of the population behind the sample.
     squares = gram.square().sum().item()
     pairs = n * (n - 1) - (0 if positive_squares is None else n)
@@ -106,11 +111,16 @@ def cloud_of(
         participation_ratio_unbiased=math.inf if off_diagonal == 0 else 1 / off_diagonal,
         entropy_rank=values.entropy_rank,
         stable_rank=values.stable_rank,
-        centred_entropy_rank=spectrum(centred, normalize=False).entropy_rank if varies else 0.0,
+        centred_entropy_rank=_entropy_rank(centred) if varies else 0.0,
         isotropy_gap=values.isotropy_gap,
         isotropy_gap_unbiased=gap_of_trace(d, off_diagonal),
         leading=tuple(values.eigenvalues[:LEADING].tolist()),
     )
+
+
+def _entropy_rank(gram: Tensor) -> float:
+    values = torch.linalg.eigvalsh(gram).flip(0).clamp(min=0)
+    return spectrum_of(values, count=len(values), dimension=len(values)).entropy_rank
 
 
 def compact(z: Tensor) -> Tensor | Moments:

@@ -29,18 +29,19 @@ from torch import Tensor
 
 from eigenbatch.checks import check_callable, whole
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.infonce import InfoNCE
+from eigenbatch.core.infonce import InfoNCE, infonce
 from eigenbatch.core.precision import accumulated, positive_scalar
 from eigenbatch.core.spectrum import Spectrum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A predicted ceiling on the mean squared anchor gradient; not a measurement."""
+    """The mean squared anchor gradient after a change: a ceiling, or with `exact` the value."""
 
     change: str
     ceiling: float
     assumes: str
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -144,4 +145,15 @@ def outlook(contrast: Contrast, values: InfoNCE, cloud: Spectrum) -> Outlook:
         top=len(contrast.candidates) * cloud.top,
         candidates=len(contrast.candidates),
         sampled=cloud.count,
+    )
+
+
+def at_other_tau(contrast: Contrast, tau: float, other: float) -> Prediction:
+    """The exact mean squared anchor gradient of the same embeddings at another temperature."""
+    value = accumulated(infonce(contrast, other).squared_gradient).mean().item()
+    return Prediction(
+        change=f"tau {tau:g} -> {other:g}",
+        ceiling=value,
+        assumes="nothing: computed from the embeddings",
+        exact=True,
     )

@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import Tensor
 
 from eigenbatch.core.precision import positive_scalar
@@ -19,3 +20,12 @@ def separated_loss(negative_count: int, tau: float | Tensor) -> float:
     temperature, not the encoder, keeps the loss there.
     """
     return math.log1p(negative_count * math.exp(-1 / positive_scalar(tau, "tau")))
+
+
+def unmasked_loss(log_odds: Tensor, positive_similarity: Tensor, tau: float) -> Tensor:
+    """(n,) the loss of anchors that are also their own negatives: a forgotten self-mask.
+
+    With a the log-odds of missing, the anchor itself adds exp((1 - s+) / tau) to exp(a).
+    """
+    odds = torch.logaddexp(log_odds, (1 - positive_similarity) / tau)
+    return torch.nn.functional.softplus(odds)

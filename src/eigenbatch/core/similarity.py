@@ -5,11 +5,16 @@ one similarity: augmentation spreads positives, and a hard negative may come clo
 duplicate is *as similar as a positive*, and stands apart from the other negatives, whose tail
 thins out long before. So two counts are made against the mean positive similarity p and the mean
 negative similarity s: negatives above p, and negatives above p - NEARLY (p - s).
+
+Four counts over anchors say how far the task is solved: an anchor is solved when its positive beats
+every negative, found when at most a tenth of its negatives beat the positive, misplaced when more
+than half of them do. In a run that finds most positives, misplaced ones are wrong pairs.
 """
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import BLOCK_ELEMENTS
@@ -19,8 +24,14 @@ from eigenbatch.core.sums import Sums
 NEARLY = 0.25
 """How far below the mean positive "nearly alike" reaches, as a share of its lead over negatives."""
 
+TOP = 0.1
+"""A positive is found while at most this share of the anchor's negatives beat it."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+COPY = 0.9999
+"""Cosine above which two rows are the same input, even in float32."""
+
+
+@dataclass(frozen=True, slots=True)
 class SimilaritySums(Sums):
     """Counts and sums over all (anchor, negative) pairs."""
 
@@ -30,6 +41,10 @@ class SimilaritySums(Sums):
     look_alike: float  # pairs at least as similar as the mean positive
     nearly_alike: float  # pairs that similar or nearly so
     anchors_with_look_alike: float
+    solved: float  # anchors whose positive beats every negative
+    found: float  # anchors whose positive is beaten by at most a tenth of their negatives
+    misplaced: float  # anchors whose positive is beaten by more than half of their negatives
+    copied: float  # anchors with a negative at cosine above COPY
 
 
 @torch.no_grad()
@@ -41,7 +56,8 @@ def similarity_sums(
     own = (anchors * contrast.keys[contrast.positive]).sum(1, keepdim=True)  # (n, 1)
     near = mean_positive - NEARLY * (mean_positive - mean_negative)
     n, rows = len(anchors), max(1, BLOCK_ELEMENTS // len(candidates))
-    totals = accumulated(anchors.new_zeros(5))
+    count = contrast.negative_count
+    totals = accumulated(anchors.new_zeros(9))
     with no_autocast(anchors):
         for start in range(0, n, rows):
             block = slice(start, start + rows)
@@ -51,21 +67,31 @@ def similarity_sums(
             peak = similarity.amax(1, keepdim=True)  # (b, 1)
             within_reach = (peak >= own[block].clamp(max=near)).squeeze(1)  # (b,)
             close = similarity[within_reach]  # few rows once samples are told apart
+            beaten = (close > own[block][within_reach]).sum(1)  # (c,) negatives above the positive
+            out_of_reach = len(peak) - len(close)
             counts = (
-                (close > own[block][within_reach]).count_nonzero(),
+                beaten.sum(),
                 (close >= mean_positive).count_nonzero(),
                 (close >= near).count_nonzero(),
                 (peak >= mean_positive).count_nonzero(),
+                (peak < own[block]).count_nonzero(),
+                (beaten <= TOP * count).count_nonzero() + out_of_reach,
+                (2 * beaten > count).count_nonzero(),
+                (peak > COPY).count_nonzero(),
             )
             # ||x - y||^2 = 2 - 2 <x, y> for unit rows
             potential = similarity.mul_(4).sub_(4).exp_().sum()
             totals += torch.stack([potential, *counts]).to(totals)
-    potential, harder, look_alike, nearly_alike, anchors_with = totals.tolist()
-    return SimilaritySums(
-        pairs=float(n * contrast.negative_count),
-        potential=potential,
-        harder=harder,
-        look_alike=look_alike,
-        nearly_alike=nearly_alike,
-        anchors_with_look_alike=anchors_with,
-    )
+    return SimilaritySums(float(n * count), *totals.tolist())
+
+
+@torch.no_grad()
+def copied_rows(rows: Tensor) -> int:
+    """How many of the unit rows (n, d) have a copy among the others."""
+    copied, size = 0, max(1, BLOCK_ELEMENTS // len(rows))
+    with no_autocast(rows):
+        for start in range(0, len(rows), size):
+            similarity = rows[start : start + size] @ rows.T  # (b, n)
+            similarity.diagonal(start).fill_(-torch.inf)
+            copied += int((similarity.amax(1) > COPY).sum())
+    return copied

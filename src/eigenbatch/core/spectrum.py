@@ -84,9 +84,14 @@ def spectrum(z_or_moments: Tensor | Moments, *, normalize: bool = True) -> Spect
         gram = smaller_gram(rows)
     with no_autocast(gram):
         values = torch.linalg.eigvalsh(gram).flip(0).clamp(min=0)  # (min(n, d),) descending
-    values = values / _nonzero_trace(values.sum())
-    padding = values.new_zeros(d - len(values))
-    return Spectrum(eigenvalues=torch.cat([values, padding]), count=count)
+    return spectrum_of(values, count=count, dimension=d)
+
+
+def spectrum_of(values: Tensor, *, count: int, dimension: int) -> Spectrum:
+    """The spectrum behind the eigenvalues (r,) of a Gram matrix, largest first."""
+    shares = values / _nonzero_trace(values.sum())
+    padding = values.new_zeros(dimension - len(values))
+    return Spectrum(eigenvalues=torch.cat([shares, padding]), count=count)
 
 
 def check_rows_or_moments(value: object) -> None:
@@ -112,7 +117,11 @@ def leading_directions(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     Eigenvalues past min(M, d) are zero, and so is a direction past the rank of the rows.
     """
-    values, vectors = descending_eigh(smaller_gram(rows))
+    return lifted(rows, *descending_eigh(smaller_gram(rows)), count)
+
+
+def lifted(rows: Tensor, values: Tensor, vectors: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`leading_directions` from the eigenpairs of the rows' smaller Gram matrix."""
     vectors = vectors[:, :count]
     if len(rows) < rows.shape[1]:
         with no_autocast(rows):

@@ -93,11 +93,16 @@ class AnchorSums(Sums):
 
 
 @torch.no_grad()
-def anchor_sums(contrast: Contrast, values: InfoNCE) -> AnchorSums:
-    """Sums over the anchors of `contrast`; `values` is its InfoNCE."""
+def anchor_sums(
+    contrast: Contrast, values: InfoNCE, *, eigenpairs: tuple[Tensor, Tensor] | None = None
+) -> AnchorSums:
+    """Sums over the anchors of `contrast`; `values` is its InfoNCE.
+
+    eigenpairs: `leading_directions(candidates, 1)`, for callers that have them already.
+    """
     miss = torch.sigmoid(accumulated(values.log_odds))  # (n,)
     positive = (contrast.anchors * values.positives).sum(1)  # (n,)
-    lower, gamma, upper = certified_bounds(values, 1)  # (n,) each
+    lower, gamma, upper = certified_bounds(values, 1, eigenpairs=eigenpairs)  # (n,) each
     summable_lower, summable_upper = summable(lower, upper)
     columns = {
         "anchors": torch.ones_like(miss),

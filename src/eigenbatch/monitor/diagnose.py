@@ -2,47 +2,71 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from eigenbatch.core.cloud import Cloud
-from eigenbatch.monitor import rules
-from eigenbatch.monitor.diagnosis import Diagnosis
-from eigenbatch.monitor.thresholds import EARLY_STEPS
+from eigenbatch.monitor import thresholds as limit
+from eigenbatch.monitor.diagnosis import Diagnosis, Severity
+from eigenbatch.monitor.rules import cloud as cloud_rules
+from eigenbatch.monitor.rules import course, inputs, pairs, queue, softmax
 
 if TYPE_CHECKING:
     from eigenbatch.monitor.reading import Reading
 
-T = TypeVar("T")
-
-CLOUD_RULES = (rules.collapsing, rules.dimensional_collapse, rules.mean_dominated)
-READING_RULES = (
-    rules.non_unit_input,
-    rules.half_precision_input,
-    rules.identical_views,
-    rules.temperature_too_low,
-    rules.temperature_too_high,
-    rules.false_negatives,
-    rules.self_negatives,
-    rules.queue_not_full,
-    rules.alignment_saturated,
-    rules.vanishing_gradient,
-    rules.stuck_at_chance,
+CLOUD_RULES: tuple[Callable[[Cloud, str], Diagnosis | None], ...] = (
+    cloud_rules.collapsing,
+    cloud_rules.dimensional_collapse,
+    cloud_rules.mean_dominated,
+)
+READING_RULES: tuple[Callable[["Reading"], Diagnosis | None], ...] = (
+    inputs.loss_mismatch,
+    inputs.non_unit_input,
+    inputs.half_precision_input,
+    course.encoder_does_not_move,
+    course.same_batch_repeated,
+    pairs.identical_views,
+    pairs.misaligned_pairs,
+    pairs.repeated_ids,
+    pairs.false_negatives,
+    queue.queue_not_full,
+    queue.queue_unlike_keys,
+    queue.self_negatives,
+    softmax.temperature_too_low,
+    softmax.temperature_too_high,
+    softmax.few_negatives,
+    inputs.relu_at_the_end,
+    inputs.one_dimension_dominates,
+    pairs.task_solved,
+    softmax.stuck_at_chance,
+    softmax.modality_gap,
+    softmax.alignment_saturated,
 )
 NAMES = (
+    "not finite",
     "collapsing",
-    "dimensional collapse",
-    "mean-dominated",
+    "loss mismatch",
     "non-unit input",
     "half-precision input",
+    "encoder does not move",
+    "same batch repeated",
     "identical views",
+    "misaligned pairs",
+    "repeated ids",
+    "false negatives",
+    "queue not full",
+    "queue unlike keys",
+    "self-negatives",
     "temperature too low",
     "temperature too high",
-    "false negatives",
-    "self-negatives",
-    "queue not full",
-    "alignment saturated",
-    "vanishing gradient",
+    "few negatives",
+    "ReLU at the end",
+    "one dimension dominates",
+    "task solved",
     "stuck at chance",
+    "dimensional collapse",
+    "mean-dominated",
+    "modality gap",
+    "alignment saturated",
     "healthy",
 )
 """Every name a diagnosis can have, causes before symptoms."""
@@ -52,32 +76,90 @@ UNTRAINED = (
     "mean-dominated",
     "false negatives",
     "queue not full",
+    "queue unlike keys",
+    "misaligned pairs",
+    "one dimension dominates",
     "stuck at chance",
 )
 """What any encoder may show in its first steps."""
 
+_SYMPTOMS = ("stuck at chance", "dimensional collapse", "mean-dominated")
+_EXPLAINS = {
+    "collapsing": (*_SYMPTOMS, "one dimension dominates", "false negatives", "identical views"),
+    "loss mismatch": ("non-unit input",),
+    "encoder does not move": (*_SYMPTOMS, "one dimension dominates", "task solved"),
+    "same batch repeated": ("task solved", *_SYMPTOMS),
+    "identical views": ("task solved",),
+    "misaligned pairs": _SYMPTOMS,
+    "queue unlike keys": ("task solved", *_SYMPTOMS),
+    "temperature too low": ("task solved", "false negatives", *_SYMPTOMS),
+    "temperature too high": (*_SYMPTOMS, "false negatives"),
+    "ReLU at the end": ("mean-dominated", "one dimension dominates"),
+    "few negatives": ("stuck at chance", "dimensional collapse"),
+}
+"""Which symptoms a cause explains: beside a warned cause they are remarks."""
+
+_PATIENCE = {"task solved": limit.SOLVED_LASTING}
 _ORDER = ("critical", "warning", "info")
 
 
 def diagnose(reading: "Reading", *, ignoring: Collection[str] = ()) -> tuple[Diagnosis, ...]:
     """All findings not named in `ignoring`, most severe first; `healthy` when there is none.
 
-    In the first steps of a run, findings that describe an untrained encoder are only "info".
+    Three things make a warning a remark ("info"): the first steps of a run, for what an untrained
+    encoder shows; a single reading, inside a monitor; and a cause that explains it.
     """
-    found = _findings(CLOUD_RULES, reading.cloud) + _findings(READING_RULES, reading)
-    found = [one for one in found if one.name not in ignoring]
-    if reading.step is not None and reading.step < EARLY_STEPS:
-        found = [replace(one, severity="info") if one.name in UNTRAINED else one for one in found]
-    return _ordered(found)
+    found = [one for one in findings(reading) if one.name not in ignoring]
+    found = [replace(one, severity=_severity(one, reading)) for one in found]
+    warned = {one.name for one in found if one.severity != "info"}
+    explained = {symptom for name in warned for symptom in _EXPLAINS.get(name, ())}
+    return _ordered(
+        [
+            replace(one, severity="info")
+            if one.name in explained and one.severity == "warning"
+            else one
+            for one in found
+        ]
+    )
+
+
+def findings(reading: "Reading") -> list[Diagnosis]:
+    """What the rules say about the reading, its place in the run left aside."""
+    if (failure := inputs.not_finite(reading)) is not None:
+        return [failure]
+    found = [rule(reading) for rule in READING_RULES]
+    return [one for one in found if one is not None] + _cloud_findings(reading)
 
 
 def diagnose_cloud(cloud: Cloud) -> tuple[Diagnosis, ...]:
     """The findings that need embeddings only, no positives."""
-    return _ordered(_findings(CLOUD_RULES, cloud))
+    return _ordered([one for rule in CLOUD_RULES if (one := rule(cloud, "")) is not None])
 
 
-def _findings(rules: tuple[Callable[[T], Diagnosis | None], ...], facts: T) -> list[Diagnosis]:
-    return [found for rule in rules if (found := rule(facts)) is not None]
+def _cloud_findings(reading: "Reading") -> list[Diagnosis]:
+    """Of two towers, the one that shows a finding is named; both if both do."""
+    sides = {"": reading.cloud}
+    if reading.towers is not None:
+        sides = {"first tower: ": reading.towers.first, "second tower: ": reading.towers.second}
+    found = []
+    for rule in CLOUD_RULES:
+        ones = [one for side, cloud in sides.items() if (one := rule(cloud, side)) is not None]
+        if ones:
+            evidence = "; ".join(one.evidence for one in ones)
+            found.append(replace(ones[0], evidence=evidence))
+    return found
+
+
+def _severity(one: Diagnosis, reading: "Reading") -> Severity:
+    if one.severity != "warning":
+        return one.severity
+    early = reading.step is not None and reading.step < limit.EARLY_STEPS
+    if early and one.name in UNTRAINED:
+        return "info"
+    if reading.course is None:
+        return "warning"
+    lasted = reading.course.streaks.get(one.name, 0) + 1
+    return "warning" if lasted >= _PATIENCE.get(one.name, limit.LASTING) else "info"
 
 
 def _ordered(found: list[Diagnosis]) -> tuple[Diagnosis, ...]:

@@ -5,7 +5,7 @@ from statistics import pvariance
 from typing import Any
 
 from eigenbatch.checks import are_numbers, check_entries, is_number
-from eigenbatch.monitor.reading import Trend
+from eigenbatch.monitor.parts import Trend
 
 SMOOTHING = 0.1
 """Weight of the newest reading in the moving average (the paper's alpha)."""

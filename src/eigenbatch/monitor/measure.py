@@ -1,27 +1,51 @@
 """From a contrast to a reading: calls the core and puts its numbers in their places."""
 
 import math
-from typing import get_args
+from dataclasses import dataclass
+from typing import Self, get_args
 
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import check_choice, check_type, described
+from eigenbatch.checks import check_choice, check_type, described, real
+from eigenbatch.core.axes import Axes, axis_sums
 from eigenbatch.core.band import BatchBand, Method, QueueSample, gradient_band
 from eigenbatch.core.cloud import Cloud, cloud_of, compact
 from eigenbatch.core.concentration import queue_ceiling, subgaussian_radius
 from eigenbatch.core.contrast import Contrast, check_contrast
-from eigenbatch.core.infonce import infonce
-from eigenbatch.core.moments import moments
+from eigenbatch.core.infonce import InfoNCE, infonce
+from eigenbatch.core.moments import Moments, moments
+from eigenbatch.core.movement import moment_cosine
 from eigenbatch.core.precision import accumulated
 from eigenbatch.core.prediction import outlook
 from eigenbatch.core.reference_loss import chance_loss, separated_loss
-from eigenbatch.core.similarity import SimilaritySums, similarity_sums
-from eigenbatch.core.spectrum import spectrum
+from eigenbatch.core.similarity import SimilaritySums, copied_rows, similarity_sums
+from eigenbatch.core.spectrum import (
+    Spectrum,
+    descending_eigh,
+    lifted,
+    smaller_gram,
+    spectrum,
+    spectrum_of,
+)
 from eigenbatch.core.sums import AnchorSums, anchor_sums
-from eigenbatch.errors import ArgumentTypeError, ShapeError
+from eigenbatch.errors import ArgumentTypeError
+from eigenbatch.monitor.claim import check_claim
+from eigenbatch.monitor.parts import Gradient, Inputs, Negatives, Queue, Softmax, Towers
 from eigenbatch.monitor.ranks import Ranks, SingleProcess, total_moments
-from eigenbatch.monitor.reading import Gradient, Inputs, Negatives, Queue, Reading, Softmax
+from eigenbatch.monitor.reading import Reading
+from eigenbatch.monitor.sides import (
+    check_ids,
+    cloud_rows,
+    is_cross,
+    is_queued,
+    sampled,
+    sides,
+    swapped,
+)
+
+LIKENESS_KEYS = 1024
+"""Keys of a queue that are compared with those of the batch."""
 
 
 @torch.no_grad()
@@ -33,6 +57,7 @@ def read_batch(
     ids: Tensor | None = None,
     queue_ids: Tensor | None = None,
     inputs: Inputs | None = None,
+    loss: float | None = None,
     ranks: Ranks | None = None,
 ) -> Reading:
     """Everything one batch says; see `SpectralMonitor` for the arguments.
@@ -43,44 +68,33 @@ def read_batch(
     check_contrast(contrast)
     check_choice(method, get_args(Method), "method")
     check_type(inputs, (Inputs, type(None)), "inputs")
+    if loss is not None:
+        real(loss, "loss")
     if ranks is not None and not hasattr(ranks, "concatenated"):
         raise ArgumentTypeError(f"ranks must be Ranks or None, got {described(ranks)}")
-    _check_ids(contrast, ids, queue_ids)
-    queued = is_queued(contrast)
-    rows = _cloud_rows(contrast)
-    facts = compact(rows) if ranks is None else total_moments(moments(rows), ranks)
-    cloud_spectrum = spectrum(facts)
-    ranks = ranks or SingleProcess()
+    check_ids(contrast, ids, queue_ids)
     values = infonce(contrast, tau)
-    sums = AnchorSums.from_vector(ranks.sum(anchor_sums(contrast, values).vector()))
+    found = _Cloudy.of(contrast, ranks)
+    ranks = ranks or SingleProcess()
+    local = anchor_sums(contrast, values, eigenpairs=found.eigenpairs)
+    sums = AnchorSums.from_vector(ranks.sum(local.vector()))
     views = contrast.itself is not None  # the rows hold two views of every sample
     cloud = cloud_of(
-        facts,
-        cloud_spectrum,
+        found.facts,
+        found.spectrum,
         positive_squares=sums.squared_positive_similarity if views else None,
+        gram=found.gram,
     )
     anchors, count, temperature = sums.anchors, contrast.negative_count, values.tau
-    mean_positive = sums.positive_similarity / anchors
-    mean_negative = sums.negative_similarity / anchors
-    local = similarity_sums(contrast, mean_positive, mean_negative)
-    similarity = SimilaritySums.from_vector(ranks.sum(local.vector()))
-    queue = _queue(cloud, ids, queue_ids) if queued or method == "queue" else None
+    queued = is_queued(contrast)
+    queue = _queue(contrast, cloud, ids, queue_ids) if queued or method == "queue" else None
     sigma = queue.ceiling if queue else len(contrast.candidates) / count * cloud.sigma_hat
     force = sums.squared_miss / anchors / temperature**2
     measured = sums.squared_gradient / anchors
+    towers = _towers(contrast, cloud, values, sums) if is_cross(contrast) else None
     return Reading(
         anchors=int(anchors),
-        softmax=Softmax(
-            tau=temperature,
-            negatives=count,
-            loss=sums.loss / anchors,
-            chance_loss=chance_loss(count),
-            separated_loss=separated_loss(count, temperature),
-            miss=sums.miss / anchors,
-            alignment=1 - sums.shortfall / anchors,
-            positive_similarity=mean_positive,
-            effective_negatives=sums.effective_negatives / anchors,
-        ),
+        softmax=_softmax(sums, count, temperature),
         gradient=Gradient(
             force=force,
             geometry=measured / force if force else 0.0,
@@ -92,10 +106,80 @@ def read_batch(
             variance=sums.variance_band(sigma, count, temperature),
         ),
         cloud=cloud,
-        negatives=_negatives(similarity, anchors),
-        outlook=outlook(contrast, values, cloud_spectrum).gathered(ranks.concatenated),
+        axes=_axes(contrast, ranks),
+        negatives=_negatives(contrast, sums, ids, ranks),
+        outlook=outlook(contrast, values, found.spectrum).gathered(ranks.concatenated),
+        towers=towers,
         queue=queue if queued else None,
         inputs=inputs,
+        claim=None
+        if loss is None
+        else check_claim(loss, contrast, values, sums.loss / anchors, towers, ranks),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Cloudy:
+    """One eigendecomposition for the spectrum and the certified band."""
+
+    facts: Tensor | Moments
+    spectrum: Spectrum
+    gram: Tensor | None = None
+    eigenpairs: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def of(cls, contrast: Contrast, ranks: Ranks | None) -> Self:
+        rows = cloud_rows(contrast)
+        if ranks is not None:
+            total = total_moments(moments(rows), ranks)
+            return cls(facts=total, spectrum=spectrum(total))
+        facts = compact(rows)
+        wide = accumulated(rows)
+        gram = facts.second if isinstance(facts, Moments) else smaller_gram(wide)
+        eigenvalues, vectors = descending_eigh(gram)
+        whole = len(rows) == len(contrast.candidates)
+        return cls(
+            facts=facts,
+            spectrum=spectrum_of(eigenvalues, count=len(rows), dimension=rows.shape[1]),
+            gram=gram,
+            eigenpairs=lifted(wide, eigenvalues, vectors, 1) if whole else None,
+        )
+
+
+def _softmax(sums: AnchorSums, count: int, tau: float) -> Softmax:
+    anchors = sums.anchors
+    return Softmax(
+        tau=tau,
+        negatives=count,
+        loss=sums.loss / anchors,
+        chance_loss=chance_loss(count),
+        separated_loss=separated_loss(count, tau),
+        miss=sums.miss / anchors,
+        alignment=1 - sums.shortfall / anchors,
+        positive_similarity=sums.positive_similarity / anchors,
+        effective_negatives=sums.effective_negatives / anchors,
+    )
+
+
+def _axes(contrast: Contrast, ranks: Ranks) -> Axes:
+    """Of two towers, the worse value of each."""
+    rows = [contrast.anchors] if contrast.itself is not None else list(sides(contrast).values())
+    each = [Axes.from_sums(ranks.sum(axis_sums(one))) for one in rows]
+    return Axes(
+        dominance=max(one.dominance for one in each),
+        negative_share=min(one.negative_share for one in each),
+    )
+
+
+def _towers(contrast: Contrast, cloud: Cloud, values: InfoNCE, sums: AnchorSums) -> Towers:
+    back = infonce(swapped(contrast), values.tau).loss
+    first, second = (accumulated(rows).mean(0) for rows in (contrast.anchors, contrast.keys))
+    return Towers(
+        first=cloud_of(sampled(contrast.anchors, QueueSample().size)),
+        second=cloud,
+        forward_loss=sums.loss / sums.anchors,
+        backward_loss=accumulated(back).mean().item(),
+        gap=(first - second).square().sum().item(),
     )
 
 
@@ -112,46 +196,15 @@ def inputs_of(*views: Tensor) -> Inputs:
     )
 
 
-def is_queued(contrast: Contrast) -> bool:
-    """Whether the keys hold more than the anchors' own positives."""
-    return contrast.itself is None and len(contrast.keys) > len(contrast.anchors)
-
-
-def _check_ids(contrast: Contrast, ids: Tensor | None, queue_ids: Tensor | None) -> None:
-    """Raise unless the ids fit the layout."""
-    if ids is None and queue_ids is None:
-        return
-    check_type(ids, (Tensor, type(None)), "ids")
-    check_type(queue_ids, (Tensor, type(None)), "queue_ids")
-    stored = len(contrast.keys) - len(contrast.anchors)
-    if not is_queued(contrast):
-        raise ShapeError("ids and queue_ids belong to a queue: use Contrast.queued")
-    if ids is not None and ids.shape != (len(contrast.anchors),):
-        raise ShapeError(f"ids must hold {len(contrast.anchors)} sample ids, got {ids.shape}")
-    if queue_ids is not None and queue_ids.shape != (stored,):
-        raise ShapeError(f"queue_ids must hold {stored} sample ids, got {queue_ids.shape}")
-
-
-def _cloud_rows(contrast: Contrast) -> Tensor:
-    """Rows behind the spectrum: this process's share of an NT-Xent batch, else the keys."""
-    if contrast.itself is not None:
-        return contrast.anchors
-    candidates = contrast.candidates
-    size = QueueSample().size
-    if len(candidates) <= size:
-        return candidates
-    generator = torch.Generator().manual_seed(0)
-    chosen = torch.randperm(len(candidates), generator=generator)[:size]
-    return candidates[chosen.to(candidates.device)]
-
-
-def _queue(cloud: Cloud, ids: Tensor | None, queue_ids: Tensor | None) -> Queue:
+def _queue(contrast: Contrast, cloud: Cloud, ids: Tensor | None, queue_ids: Tensor | None) -> Queue:
     """The paper's queue-aware sigma; empty slots have a negative id."""
     radius = subgaussian_radius(cloud.count, cloud.stable_rank)
     filled = None if queue_ids is None else queue_ids[queue_ids >= 0]
     rate = None
     if ids is not None and filled is not None:
         rate = torch.isin(ids, filled.to(ids.device)).float().mean().item()
+    stored = contrast.keys[len(contrast.anchors) :]
+    keys = contrast.keys[contrast.positive]
     return Queue(
         sampled=cloud.count,
         sigma=cloud.sigma_hat,
@@ -159,17 +212,42 @@ def _queue(cloud: Cloud, ids: Tensor | None, queue_ids: Tensor | None) -> Queue:
         ceiling=queue_ceiling(cloud.sigma_hat, radius),
         fill=None if queue_ids is None or filled is None else len(filled) / len(queue_ids),
         self_negative_rate=rate,
+        likeness=moment_cosine(keys, sampled(stored, LIKENESS_KEYS)) if len(stored) else 1.0,
+        length=len(stored),
     )
 
 
-def _negatives(similarity: SimilaritySums, anchors: float) -> Negatives:
+def _negatives(contrast: Contrast, sums: AnchorSums, ids: Tensor | None, ranks: Ranks) -> Negatives:
+    anchors = sums.anchors
+    mean_positive = sums.positive_similarity / anchors
+    mean_negative = sums.negative_similarity / anchors
+    local = similarity_sums(contrast, mean_positive, mean_negative)
+    similarity = SimilaritySums.from_vector(ranks.sum(local.vector()))
     alike = similarity.look_alike / similarity.nearly_alike if similarity.nearly_alike else 0.0
+    copied = similarity.copied
+    if contrast.itself is None:  # copies are looked for within each encoder's own rows
+        copied = max(copied_rows(rows) for rows in sides(contrast).values())
     return Negatives(
         uniformity=math.log(similarity.potential / similarity.pairs),
         harder_share=similarity.harder / similarity.pairs,
         near_duplicate_rate=similarity.anchors_with_look_alike / anchors,
         near_duplicate_isolation=alike,
+        solved_share=similarity.solved / anchors,
+        found_share=similarity.found / anchors,
+        misplaced_share=similarity.misplaced / anchors,
+        copied_share=copied / anchors,
+        repeated_id_share=None if ids is None else _repeated(ranks.concatenated(ids)),
     )
+
+
+def _repeated(ids: Tensor) -> float:
+    """Share of ids that are there more than once."""
+    values = ids.sort().values
+    alike = values[1:] == values[:-1]  # (n - 1,)
+    repeated = torch.zeros(len(values), dtype=torch.bool, device=values.device)
+    repeated[1:] |= alike
+    repeated[:-1] |= alike
+    return repeated.float().mean().item()
 
 
 def _per_anchor_band(contrast: Contrast, tau: float, method: Method, ranks: Ranks) -> BatchBand:

@@ -13,7 +13,6 @@ from eigenbatch.checks import (
     check_choice,
     check_entries,
     check_flags,
-    check_tensor,
     check_type,
     is_count,
     is_dict,
@@ -22,38 +21,50 @@ from eigenbatch.checks import (
 from eigenbatch.core.band import Method
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.precision import positive_scalar
-from eigenbatch.errors import ParameterError
+from eigenbatch.errors import ParameterError, RowError
+from eigenbatch.monitor.announce import Announcer, Say
+from eigenbatch.monitor.batch import Batch, Layout, NotFiniteError, Temperature, Views
+from eigenbatch.monitor.course import RunMemory
+from eigenbatch.monitor.diagnose import findings
 from eigenbatch.monitor.history import History
-from eigenbatch.monitor.measure import inputs_of, read_batch
-from eigenbatch.monitor.ranks import ProcessGroup, gathered_pairs, give_up
+from eigenbatch.monitor.measure import read_batch
 from eigenbatch.monitor.reading import Reading
+from eigenbatch.monitor.unreadable import unreadable
 
 logger = logging.getLogger(__name__)
-
-Temperature = float | Tensor | Callable[[], float | Tensor]
-Views = tuple[Tensor, Tensor]
 
 
 class SpectralMonitor:
     """Reads every `every`-th batch it is shown; the others cost a counter and a comparison.
 
-        monitor = SpectralMonitor(tau=0.1, every=50)
-        ...
-        reading = monitor(z1, z2)           # None on skipped steps
-        if reading:
-            log(reading.scalars())
-            print(reading.diagnoses)
+    A new finding of severity warning or higher is said once through the logger "eigenbatch".
 
-    tau: the softmax temperature that logits are *divided* by: a number, a tensor that is read anew
-        at each reading, or a callable. A learned scale that logits are *multiplied* by is
-        `tau=lambda: 1 / model.logit_scale.exp()`.
-    method: which band `reading.gradient.band` is. "certified" also gives the paper's band by its
-        sigma-hat proxy (for a queue: by sampled keys); "theorem" computes the exact sigma* of each
-        anchor and costs about half as much again.
-    strict: raise when a batch cannot be read. Otherwise the first failure is logged and such
-        batches give None: a monitor never ends a run by itself.
-    sync: read the union of all processes' batches (NT-Xent). Every process must then call the
-        monitor at the same steps, with equally many pairs.
+    Args:
+        tau: the softmax temperature that logits are *divided* by: a number, a tensor that is read
+            anew at each reading, or a callable. A learned scale that logits are *multiplied* by is
+            `tau=lambda: 1 / model.logit_scale.exp()`.
+        every: steps between two readings.
+        method: which band `reading.gradient.band` is. "certified" also gives the paper's band by
+            its sigma-hat proxy (for a queue: by sampled keys); "theorem" computes the exact sigma*
+            of each anchor and costs about half as much again.
+        quiet: say nothing; findings are still in `reading.diagnoses`.
+        strict: raise when a batch cannot be read. Otherwise NaN, infinity and zero rows give a
+            reading with the critical finding "not finite"; any other failure is logged once and
+            gives None: a monitor never ends a run by itself.
+        sync: read the union of all processes' batches (NT-Xent). Every process must then call the
+            monitor at the same steps, with equally many pairs.
+        group: the processes of `sync`; None is all.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import SpectralMonitor
+        >>> monitor = SpectralMonitor(tau=0.1, every=50)
+        >>> z1, z2 = torch.randn(2, 64, 16)  # your two views
+        >>> reading = monitor(z1, z2)  # None on the 49 steps in between
+        >>> "spectral/loss" in reading.scalars()
+        True
+        >>> names = [finding.name for finding in reading.diagnoses]
+
     """
 
     def __init__(
@@ -62,13 +73,14 @@ class SpectralMonitor:
         *,
         every: int = 50,
         method: Method = "certified",
+        quiet: bool = False,
         strict: bool = False,
         sync: bool = False,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         whole(every, "every", least=1)
         check_choice(method, get_args(Method), "method")
-        check_flags(strict=strict, sync=sync)
+        check_flags(quiet=quiet, strict=strict, sync=sync)
         check_type(group, (dist.ProcessGroup, type(None)), "group")
         if not isinstance(tau, Tensor) and not callable(tau):
             positive_scalar(tau, "tau")
@@ -77,7 +89,8 @@ class SpectralMonitor:
         self._tau, self._every, self._method = tau, every, method
         self._strict, self._sync, self._group = strict, sync, group
         self._step = 0
-        self._history = History()
+        self._history, self._memory = History(), RunMemory()
+        self._announcer = Announcer(quiet=quiet)
         self._has_failed = False
 
     @property
@@ -85,93 +98,114 @@ class SpectralMonitor:
         """Whether the next call takes a reading."""
         return self._step % self._every == 0
 
+    def say_through(self, say: Say) -> None:
+        """Say findings by this function of a text instead of the logger "eigenbatch"."""
+        check_callable(say, "say", "print")
+        self._announcer.say = say
+
     def __call__(
         self,
         z1: Tensor | None = None,
         z2: Tensor | None = None,
         *,
+        layout: Layout = "paired",
         views: Callable[[], Views] | None = None,
         contrast: Contrast | Callable[[], Contrast] | None = None,
+        loss: float | Tensor | None = None,
         ids: Tensor | None = None,
         queue_ids: Tensor | None = None,
     ) -> Reading | None:
-        """A reading of two views (NT-Xent) or of any contrast; None on skipped steps.
+        """Take a reading of two views, two towers or any contrast; None on skipped steps.
 
-        views: makes z1 and z2, called only when a reading is due; if it raises, the batch cannot
-            be read.
-        contrast: pass a callable to build it only when a reading is due.
-        ids, queue_ids: for `Contrast.queued`, the sample id of each anchor and of each slot of the
-            queue (negative: empty); they give queue fill and self-negative rate.
+        Args:
+            z1: the first view, or the first tower's embeddings (rows, d).
+            z2: the second; row i of both is the same sample.
+            layout: "paired" is NT-Xent over both views (SimCLR), "cross" two towers (CLIP,
+                sentence pairs).
+            views: makes z1 and z2, called only when a reading is due; if it raises, the batch
+                cannot be read.
+            contrast: any other layout; pass a callable to build it only when a reading is due.
+            loss: your own loss of this batch. A difference to the measured one is a finding.
+            ids: the sample id of each pair. Repeats in a batch are a finding.
+            queue_ids: for `Contrast.queued`, the sample id of each slot of the queue (negative:
+                empty); gives queue fill and, with `ids`, the self-negative rate.
+
         """
         given = None if z1 is None or z2 is None else (z1, z2)
         sources = (given is not None) + (views is not None) + (contrast is not None)
         if sources != 1 or (z1 is None) != (z2 is None):
             raise ParameterError("pass either both views z1 and z2, or views=, or contrast=")
-        if self._sync and contrast is not None:
-            raise ParameterError("sync=True reads two views: pass z1 and z2, or views=")
+        check_choice(layout, get_args(Layout), "layout")
+        check_type(loss, (float, int, Tensor, type(None)), "loss")
+        if self._sync and (contrast is not None or layout != "paired"):
+            raise ParameterError(
+                'sync=True reads two views in the layout "paired": pass z1 and z2, or views='
+            )
         step, due = self._step, self.due
         self._step += 1
         if not due:
             return None
-        try:
-            reading = self._read(given or views, contrast, ids, queue_ids)
-        except Exception:
-            if self._strict:
-                raise
-            if not self._has_failed:
-                logger.warning(
-                    "batch %d cannot be read; further failures are silent", step, exc_info=True
-                )
-            self._has_failed = True
-            return None
-        return replace(reading, step=step, trend=self._history.add(reading.gradient.measured))
+        batch = Batch(views=given or views, contrast=contrast, layout=layout, loss=loss)
+        return self._try(batch, step, ids, queue_ids)
 
     def state_dict(self) -> dict[str, Any]:
-        """Step, moving average and rolling window, as plain numbers."""
-        return {"step": self._step, "history": self._history.state_dict()}
+        """Step, moving averages, the run's beginning and open findings, as plain numbers."""
+        return {
+            "step": self._step,
+            "history": self._history.state_dict(),
+            "course": self._memory.state_dict(),
+            "said": self._announcer.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        check_entries(state, "monitor", {"step": is_count, "history": is_dict})
+        entries = {"step": is_count, "history": is_dict, "course": is_dict, "said": _are_names}
+        check_entries(state, "monitor", entries)
+        self._history.check_state_dict(state["history"])
+        self._memory.load_state_dict(state["course"])
         self._history.load_state_dict(state["history"])
+        self._announcer.load_state_dict(state["said"])
         self._step = state["step"]
 
-    def _read(
-        self,
-        views: Views | Callable[[], Views] | None,
-        contrast: Contrast | Callable[[], Contrast] | None,
-        ids: Tensor | None,
-        queue_ids: Tensor | None,
-    ) -> Reading:
+    def _try(
+        self, batch: Batch, step: int, ids: Tensor | None, queue_ids: Tensor | None
+    ) -> Reading | None:
         try:
-            if views is not None and not isinstance(views, tuple):
-                check_callable(views, "views", "lambda: (z1, z2)")
-            tau = self._tau() if callable(self._tau) else self._tau
-            views = views() if callable(views) else views
-        except Exception:
-            if self._sync:
-                give_up(self._group)
-            raise
-        ranks = inputs = None
-        if views is not None:
-            z1, z2 = views
-            check_tensor(z1, "z1")
-            check_tensor(z2, "z2")
-            if self._sync:
-                ranks = ProcessGroup(self._group, z1.device)
-                contrast = gathered_pairs(z1, z2, ranks)
-            else:
-                contrast = Contrast.paired(z1, z2)
-            inputs = inputs_of(z1, z2)
-        elif callable(contrast):
-            contrast = contrast()
-        assert contrast is not None
-        return read_batch(
-            contrast,
-            tau,
+            reading = self._read(batch, step, ids, queue_ids)
+        except Exception as error:
+            if self._strict:
+                raise
+            if not isinstance(error, RowError | NotFiniteError):
+                if not self._has_failed:
+                    logger.warning(
+                        "batch %d cannot be read; further failures are silent", step, exc_info=True
+                    )
+                self._has_failed = True
+                return None
+            reading = replace(unreadable(str(error), self._method), step=step)
+        self._memory.count({one.name for one in findings(reading)})
+        self._announcer(reading.diagnoses, step)
+        return reading
+
+    def _read(
+        self, batch: Batch, step: int, ids: Tensor | None, queue_ids: Tensor | None
+    ) -> Reading:
+        ready = batch.ready(self._tau, sync=self._sync, group=self._group)
+        reading = read_batch(
+            ready.contrast,
+            ready.tau,
             method=self._method,
             ids=ids,
             queue_ids=queue_ids,
-            inputs=inputs,
-            ranks=ranks,
+            inputs=ready.inputs,
+            loss=ready.loss,
+            ranks=ready.ranks,
         )
+        marks = self._memory.marks(ready.contrast, ready.ranks)
+        course = self._memory.add(marks, reading.negatives.misplaced_share, step)
+        trend = self._history.add(reading.gradient.measured)
+        return replace(reading, step=step, trend=trend, course=course)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)

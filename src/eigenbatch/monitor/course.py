@@ -1,0 +1,137 @@
+"""What a run remembers to judge its next reading: where it began, the last batch, open findings."""
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eigenbatch.checks import are_numbers, check_entries, is_count, is_dict, is_number
+from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.movement import (
+    Sketch,
+    half_sums,
+    projected,
+    remembered_rows,
+    repetition,
+    repetition_sums,
+    sketch_of,
+)
+from eigenbatch.monitor.parts import Course
+from eigenbatch.monitor.ranks import Ranks, SingleProcess
+from eigenbatch.monitor.sides import sides
+from eigenbatch.monitor.thresholds import EARLY_STEPS, STILL_ROWS
+
+WINDOW = 5
+"""Readings behind the mean of misplaced positives."""
+
+ENOUGH = 3
+"""Readings before that mean is trusted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Marks:
+    """What one batch leaves behind, of all processes together."""
+
+    sketches: dict[str, Sketch]
+    repetition: float | None
+    rows: Tensor  # (at most 256, k)
+
+
+class RunMemory:
+    """Bounded memory of one run: sketches of the first reading, 256 projected rows, counters."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Sketch] = {}
+        self._rows: Tensor | None = None
+        self._streaks: dict[str, int] = {}
+        self._misplaced: deque[float] = deque(maxlen=WINDOW)
+
+    @torch.no_grad()
+    def marks(self, contrast: Contrast, ranks: Ranks | None) -> Marks:
+        """Compare the batch with the one before."""
+        total = ranks or SingleProcess()
+        views = sides(contrast)
+        rows = next(iter(views.values()))
+        repeated = None
+        if self._rows is not None and self._rows.shape[1] == min(rows.shape[1], 64):
+            now = projected(rows[: len(self._rows)])
+            sums = repetition_sums(now, self._rows.to(now.device))
+            repeated = repetition(total.sum(sums), rows.shape[1])
+        return Marks(
+            sketches={side: sketch_of(total.sum(half_sums(one))) for side, one in views.items()},
+            repetition=repeated,
+            rows=remembered_rows(rows),
+        )
+
+    def add(self, marks: Marks, misplaced: float, step: int) -> Course:
+        """The course up to this reading, which becomes part of the memory."""
+        movement = {
+            side: sketch.moved(self._first[side])
+            for side, sketch in marks.sketches.items()
+            if side in self._first
+            and sketch.second.shape == self._first[side].second.shape
+            and min(sketch.count, self._first[side].count) >= STILL_ROWS
+        }
+        if not self._first and step < EARLY_STEPS:
+            self._first = marks.sketches
+        self._rows = marks.rows
+        self._misplaced.append(misplaced)
+        enough = len(self._misplaced) >= ENOUGH
+        return Course(
+            streaks=dict(self._streaks),
+            movement=movement,
+            repetition=marks.repetition,
+            misplaced_share=fmean(self._misplaced) if enough else None,
+        )
+
+    def count(self, names: set[str]) -> None:
+        """Count the findings of a reading: how many readings in a row each has lasted."""
+        self._streaks = {name: self._streaks.get(name, 0) + 1 for name in sorted(names)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers; the rows of the last batch are left out."""
+        first = {
+            side: {"count": one.count, "noise": one.noise, "second": one.second.tolist()}
+            for side, one in self._first.items()
+        }
+        return {
+            "first": first,
+            "streaks": dict(self._streaks),
+            "misplaced": list(self._misplaced),
+        }
+
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Raise ParameterError unless `state` is a state of a run's memory."""
+        entries = {"first": is_dict, "streaks": _are_counts, "misplaced": are_numbers}
+        check_entries(state, "course", entries)
+        for one in state["first"].values():
+            sketch = {"count": is_count, "noise": is_number, "second": _is_square}
+            check_entries(one, "sketch", sketch)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self.check_state_dict(state)
+        self._first = {
+            side: Sketch(
+                count=one["count"],
+                noise=one["noise"],
+                second=torch.tensor(one["second"], dtype=torch.float64),
+            )
+            for side, one in state["first"].items()
+        }
+        self._streaks = dict(state["streaks"])
+        self._misplaced = deque(state["misplaced"], maxlen=WINDOW)
+        self._rows = None
+
+
+def _are_counts(value: object) -> bool:
+    return isinstance(value, dict) and all(map(is_count, value.values()))
+
+
+def _is_square(value: object) -> bool:
+    return isinstance(value, list) and all(
+        are_numbers(row) and len(row) == len(value) for row in value
+    )

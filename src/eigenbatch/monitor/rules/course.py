@@ -1,0 +1,64 @@
+"""Findings that one batch cannot give: they compare a reading with those before."""
+
+from typing import TYPE_CHECKING
+
+from eigenbatch.monitor import thresholds as limit
+from eigenbatch.monitor.diagnosis import Diagnosis
+
+if TYPE_CHECKING:
+    from eigenbatch.monitor.reading import Reading
+
+
+def encoder_does_not_move(reading: "Reading") -> Diagnosis | None:
+    """The embeddings are distributed as at the first reading."""
+    course, step = reading.course, reading.step
+    if course is None or step is None or step < limit.EARLY_STEPS:
+        return None
+    still = {
+        side: moved
+        for side, moved in course.movement.items()
+        if moved < limit.STILL
+        and not (reading.queue and side == "keys" and step < limit.MOMENTUM_STEPS)
+    }
+    if not still:
+        return None
+    all_still = len(still) == len(course.movement)
+    sides = ", ".join(f"{side} {moved:.1f}" for side, moved in still.items())
+    if all_still:
+        advice = (
+            "Nothing learns: check that the learning rate is above 0 (a long warm-up passes by "
+            "itself), that the optimiser holds this model's parameters, and that no detach, "
+            "no_grad or eval mode cuts the graph."
+        )
+    elif reading.queue is not None:
+        advice = (
+            "The key encoder is not updated: call the momentum update every step, with a momentum "
+            "below 1 (0.99 ... 0.999)."
+        )
+    else:
+        advice = (
+            "One tower does not learn: check requires_grad, detach and its parameters in the "
+            "optimiser. If you froze it on purpose (locked-image tuning), ignore this."
+        )
+    return Diagnosis(
+        name="encoder does not move",
+        severity="warning",
+        evidence="change of the embeddings since the first reading, in units of sampling noise: "
+        f"{sides} < {limit.STILL:g} (1 = no change at all)",
+        advice=advice,
+    )
+
+
+def same_batch_repeated(reading: "Reading") -> Diagnosis | None:
+    """Row i of this batch is the same sample as row i of the reading before."""
+    repetition = None if reading.course is None else reading.course.repetition
+    if repetition is None or repetition <= limit.REPETITION:
+        return None
+    return Diagnosis(
+        name="same batch repeated",
+        severity="warning",
+        evidence=f"row i is as in the reading before: mean cosine {repetition:.2f} > "
+        f"{limit.REPETITION} above that of unrelated rows",
+        advice="The loader yields the same samples again: check shuffle=True, the sampler's "
+        "set_epoch, a seed that is reset in every epoch, and a batch kept for debugging.",
+    )

@@ -1,0 +1,119 @@
+"""Findings about what the monitor was handed."""
+
+from typing import TYPE_CHECKING
+
+from eigenbatch.monitor import thresholds as limit
+from eigenbatch.monitor.diagnosis import Diagnosis
+
+if TYPE_CHECKING:
+    from eigenbatch.monitor.reading import Reading
+
+
+def not_finite(reading: "Reading") -> Diagnosis | None:
+    """The batch cannot be read: NaN, infinity, rows of zeros, or an impossible temperature."""
+    if reading.failure is None:
+        return None
+    return Diagnosis(
+        name="not finite",
+        severity="critical",
+        evidence=reading.failure,
+        advice="Stop the run: every later step is lost. Restart from the last good checkpoint with "
+        "a lower learning rate, gradient clipping and the loss in float32; "
+        "torch.autograd.set_detect_anomaly(True) names the operation.",
+    )
+
+
+def loss_mismatch(reading: "Reading") -> Diagnosis | None:
+    """The user's loss is not InfoNCE of these embeddings at this tau."""
+    claim = reading.claim
+    if claim is None:
+        return None
+    difference = abs(claim.loss - claim.measured)
+    if difference <= max(limit.LOSS_ROUNDING, limit.LOSS_TOLERANCE * claim.measured):
+        return None
+    advice = (
+        f"Your loss is exactly {claim.explanation}."
+        if claim.explanation
+        else "Check in this order: the tau given to the monitor is the one in the loss; rows are "
+        "normalised before the product; logits are divided by tau; an anchor is not its own "
+        "negative; the layout is right (paired or cross). With several processes, gather all "
+        "embeddings for the loss and use sync=True here, or neither."
+    )
+    return Diagnosis(
+        name="loss mismatch",
+        severity="warning",
+        evidence=f"your loss {claim.loss:.4f}, InfoNCE of the embeddings at tau = "
+        f"{reading.softmax.tau:g} is {claim.measured:.4f} (tolerance {limit.LOSS_TOLERANCE:.0%})",
+        advice=advice,
+    )
+
+
+def non_unit_input(reading: "Reading") -> Diagnosis | None:
+    """The embeddings were not normalised."""
+    inputs = reading.inputs
+    if inputs is None or _loss_agrees(reading):
+        return None
+    deviation = max(abs(inputs.shortest - 1), abs(inputs.longest - 1))
+    if deviation <= limit.UNIT_TOLERANCE:
+        return None
+    return Diagnosis(
+        name="non-unit input",
+        severity="warning",
+        evidence=f"row norms {inputs.shortest:.3g} ... {inputs.longest:.3g}, expected 1 within "
+        f"{limit.UNIT_TOLERANCE}; the reading is that of the normalised rows",
+        advice="If the loss does not normalise either, logits grow with the norms and tau means "
+        "nothing: use torch.nn.functional.normalize. If it does, pass what it sees, or pass "
+        "loss= so that the monitor can check.",
+    )
+
+
+def _loss_agrees(reading: "Reading") -> bool:
+    """Whether the user's own loss proves that it normalises."""
+    return reading.claim is not None and loss_mismatch(reading) is None
+
+
+def half_precision_input(reading: "Reading") -> Diagnosis | None:
+    """The embeddings carry two or three digits."""
+    inputs = reading.inputs
+    if inputs is None or not inputs.half:
+        return None
+    error = inputs.resolution / reading.softmax.tau
+    return Diagnosis(
+        name="half-precision input",
+        severity="warning" if error > limit.LOGIT_ROUNDING else "info",
+        evidence=f"{inputs.dtype}: rounding of a logit up to epsilon / tau = {error:.3f} "
+        f"(threshold {limit.LOGIT_ROUNDING:g})",
+        advice="Compute the embeddings' last layer and the loss in float32 (disable autocast "
+        "around them)."
+        if error > limit.LOGIT_ROUNDING
+        else "Nothing to do at this temperature.",
+    )
+
+
+def relu_at_the_end(reading: "Reading") -> Diagnosis | None:
+    """No entry of any embedding is negative."""
+    share = reading.axes.negative_share
+    if share > limit.NO_NEGATIVE_ENTRIES:
+        return None
+    return Diagnosis(
+        name="ReLU at the end",
+        severity="warning",
+        evidence=f"{share:.2%} of the entries are negative (centred embeddings: about 50%)",
+        advice="End the projection head with a linear layer: remove the last ReLU (or sigmoid, "
+        "softmax). Non-negative embeddings use only a corner of the sphere.",
+    )
+
+
+def one_dimension_dominates(reading: "Reading") -> Diagnosis | None:
+    """A single coordinate holds much of every embedding."""
+    if reading.axes.dominance <= limit.DOMINANCE:
+        return None
+    share = reading.axes.dominance / reading.cloud.dimension
+    return Diagnosis(
+        name="one dimension dominates",
+        severity="warning",
+        evidence=f"one of {reading.cloud.dimension} coordinates holds {share:.0%} of the squared "
+        f"length, {reading.axes.dominance:.1f} > {limit.DOMINANCE:g} times its equal share",
+        advice="Standardise the input features and put BatchNorm or LayerNorm before the last "
+        "linear layer: one unscaled feature or weight drives the similarity.",
+    )

@@ -1,0 +1,113 @@
+"""Findings about positives and negatives."""
+
+from typing import TYPE_CHECKING
+
+from eigenbatch.monitor import thresholds as limit
+from eigenbatch.monitor.diagnosis import Diagnosis
+
+if TYPE_CHECKING:
+    from eigenbatch.monitor.reading import Reading
+
+
+def identical_views(reading: "Reading") -> Diagnosis | None:
+    """The two views of a sample are copies."""
+    similarity = reading.softmax.positive_similarity
+    if similarity <= limit.COPY_SIMILARITY or reading.cloud.sigma_hat > limit.COLLAPSED_SIGMA:
+        return None
+    return Diagnosis(
+        name="identical views",
+        severity="warning",
+        evidence=f"mean positive similarity {similarity:.5f} > {limit.COPY_SIMILARITY} although "
+        f"the samples are spread (sigma-hat {reading.cloud.sigma_hat:.3f})",
+        advice="Both views are the same input: check that augmentation is on and drawn separately "
+        "for each view. Text: check that dropout is on (model.train()).",
+    )
+
+
+def task_solved(reading: "Reading") -> Diagnosis | None:
+    """Every positive beats all negatives: nothing is left to learn, or it was too easy.
+
+    Only in a run: embeddings of a trained model are expected to be solved.
+    """
+    share, count = reading.negatives.solved_share, reading.softmax.negatives
+    if reading.course is None or count < limit.FEW_NEGATIVES:
+        return None
+    comparable = share ** max(1.0, limit.SOLVED_NEGATIVES / count)
+    if comparable <= limit.SOLVED_SHARE:
+        return None
+    return Diagnosis(
+        name="task solved",
+        severity="warning",
+        evidence=f"the positive beats all {count} negatives for {share:.1%} of anchors "
+        f"(threshold {limit.SOLVED_SHARE:.0%} of {limit.SOLVED_NEGATIVES}); loss "
+        f"{reading.softmax.loss:.3f} of {reading.softmax.chance_loss:.2f} at chance",
+        advice="The encoder can tell samples apart too easily. Look at a few pairs: do both views "
+        "share a mark, border, file artefact or length that survives augmentation (a shortcut)? "
+        "Is the augmentation weak? Is the batch always the same? If none of these and the probes "
+        "are good, the run has learnt what this task can teach.",
+    )
+
+
+def misaligned_pairs(reading: "Reading") -> Diagnosis | None:
+    """Some positives belong to other samples."""
+    course, negatives = reading.course, reading.negatives
+    share = negatives.misplaced_share
+    if course is not None:
+        if course.misplaced_share is None:
+            return None
+        share = course.misplaced_share
+    if negatives.found_share < limit.FOUND_SHARE or share <= limit.MISPLACED_SHARE:
+        return None
+    return Diagnosis(
+        name="misaligned pairs",
+        severity="warning",
+        evidence=f"{share:.1%} > {limit.MISPLACED_SHARE:.0%} of positives are less similar than "
+        f"half of the anchor's negatives, although {negatives.found_share:.0%} of positives are "
+        "among the nearest tenth",
+        advice=f"About {min(1.0, 2 * share):.0%} of the pairs are wrong. Check the join of the two "
+        "columns, shuffling of one side only, off-by-one files, and captions of other pictures.",
+    )
+
+
+def false_negatives(reading: "Reading") -> Diagnosis | None:
+    """Some negatives are further views of the anchor's own sample."""
+    negatives, sigma = reading.negatives, reading.cloud.sigma_hat
+    if negatives.copied_share > limit.COPIED_SHARE and sigma <= limit.COLLAPSED_SIGMA:
+        return Diagnosis(
+            name="false negatives",
+            severity="warning",
+            evidence=f"{negatives.copied_share:.1%} > {limit.COPIED_SHARE:.0%} of rows have an "
+            "exact copy (cosine > 0.9999) among their negatives",
+            advice="The same input is in the batch twice: look for blank or corrupt files, "
+            "duplicates in the data set, and a sampler that draws with replacement.",
+        )
+    if (
+        negatives.harder_share > limit.RESOLVED_HARDER_SHARE
+        or negatives.near_duplicate_rate < limit.LOOK_ALIKE_RATE
+        or negatives.near_duplicate_isolation < limit.LOOK_ALIKE_ISOLATION
+    ):
+        return None
+    return Diagnosis(
+        name="false negatives",
+        severity="warning",
+        evidence=f"{negatives.near_duplicate_rate:.0%} of anchors have a negative as similar as a "
+        f"positive, and these stand apart from other hard negatives "
+        f"({negatives.near_duplicate_isolation:.0%} >= {limit.LOOK_ALIKE_ISOLATION:.0%})",
+        advice="Remove duplicates from the data set, keep repeats of a sample out of one batch "
+        "(OnePerGroup), or treat them as positives.",
+    )
+
+
+def repeated_ids(reading: "Reading") -> Diagnosis | None:
+    """A sample is in the batch more than once, and its copies are negatives of each other."""
+    share = reading.negatives.repeated_id_share
+    if share is None or share <= limit.REPEATED_ID_SHARE:
+        return None
+    return Diagnosis(
+        name="repeated ids",
+        severity="warning",
+        evidence=f"{share:.1%} > {limit.REPEATED_ID_SHARE:.0%} of rows have another row with the "
+        "same id in the batch",
+        advice="They are pushed apart although they belong together: keep one per id in a batch "
+        "(OnePerGroup), or treat them as positives.",
+    )

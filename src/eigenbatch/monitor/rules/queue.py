@@ -1,0 +1,59 @@
+"""Findings about MoCo's queue."""
+
+from typing import TYPE_CHECKING
+
+from eigenbatch.monitor import thresholds as limit
+from eigenbatch.monitor.diagnosis import Diagnosis
+
+if TYPE_CHECKING:
+    from eigenbatch.monitor.reading import Reading
+
+
+def self_negatives(reading: "Reading") -> Diagnosis | None:
+    """The queue still holds older keys of the anchors' own samples."""
+    rate = None if reading.queue is None else reading.queue.self_negative_rate
+    if rate is None or rate <= limit.SELF_NEGATIVE_RATE:
+        return None
+    return Diagnosis(
+        name="self-negatives",
+        severity="warning",
+        evidence=f"{rate:.1%} > {limit.SELF_NEGATIVE_RATE:.0%} of anchors have a key of their own "
+        "sample in the queue",
+        advice="The queue holds about as many keys as the data set has samples: make it shorter "
+        "than half an epoch, or mask keys with the anchor's sample id.",
+    )
+
+
+def queue_not_full(reading: "Reading") -> Diagnosis | None:
+    """Some slots of the queue hold no key yet."""
+    fill = None if reading.queue is None else reading.queue.fill
+    if fill is None or fill >= 1:
+        return None
+    return Diagnosis(
+        name="queue not full",
+        severity="warning",
+        evidence=f"queue fill {fill:.1%} < 100%",
+        advice="Empty slots are random directions that any anchor beats. It passes once the queue "
+        "is full; fill the queue before the first step, or pass only the filled part.",
+    )
+
+
+def queue_unlike_keys(reading: "Reading") -> Diagnosis | None:
+    """The queue's keys are not distributed like the keys of this batch."""
+    queue = reading.queue
+    if queue is None or queue.likeness >= limit.QUEUE_LIKENESS or reading.anchors < 32:
+        return None
+    if queue.fill is not None and queue.fill < 1:
+        return None  # another finding names the reason
+    turnover = 2 * queue.length / reading.anchors  # steps until every slot was replaced twice
+    if reading.step is not None and reading.step < turnover:
+        return None
+    return Diagnosis(
+        name="queue unlike keys",
+        severity="warning",
+        evidence=f"cosine of the second moments of queue and current keys {queue.likeness:.2f} < "
+        f"{limit.QUEUE_LIKENESS}",
+        advice="Check that every step replaces the oldest keys by the new ones (dequeue and "
+        "enqueue), that stored keys are normalised, and that the key encoder moves slowly "
+        "(momentum 0.99 ... 0.999): old keys must come from nearly the same encoder.",
+    )
