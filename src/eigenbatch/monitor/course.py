@@ -19,10 +19,10 @@ from eigenbatch.core.movement import (
     repetition_sums,
     sketch_of,
 )
-from eigenbatch.monitor.parts import Course
+from eigenbatch.monitor.parts import Course, Negatives
 from eigenbatch.monitor.ranks import Ranks, SingleProcess
 from eigenbatch.monitor.sides import sides
-from eigenbatch.monitor.thresholds import EARLY_STEPS, STILL_ROWS
+from eigenbatch.monitor.thresholds import EARLY_STEPS, FOUND_SHARE, STILL_ROWS
 
 WINDOW = 5
 """Readings behind the mean of misplaced positives."""
@@ -45,6 +45,7 @@ class RunMemory:
 
     def __init__(self) -> None:
         self._first: dict[str, Sketch] = {}
+        self._moved: dict[str, float] = {}
         self._rows: Tensor | None = None
         self._streaks: dict[str, int] = {}
         self._misplaced: deque[float] = deque(maxlen=WINDOW)
@@ -66,7 +67,7 @@ class RunMemory:
             rows=remembered_rows(rows),
         )
 
-    def add(self, marks: Marks, misplaced: float, step: int) -> Course:
+    def add(self, marks: Marks, negatives: Negatives, step: int) -> Course:
         """The course up to this reading, which becomes part of the memory."""
         movement = {
             side: sketch.moved(self._first[side])
@@ -78,11 +79,16 @@ class RunMemory:
         if not self._first and step < EARLY_STEPS:
             self._first = marks.sketches
         self._rows = marks.rows
-        self._misplaced.append(misplaced)
+        for side, moved in movement.items():
+            self._moved[side] = max(moved, self._moved.get(side, 0.0))
+        if step < EARLY_STEPS or negatives.found_share < FOUND_SHARE:
+            self._misplaced.clear()  # before positives are found, all kinds are misplaced
+        else:
+            self._misplaced.append(negatives.misplaced_share)
         enough = len(self._misplaced) >= ENOUGH
         return Course(
             streaks=dict(self._streaks),
-            movement=movement,
+            movement=dict(self._moved),
             repetition=marks.repetition,
             misplaced_share=fmean(self._misplaced) if enough else None,
         )
@@ -99,13 +105,19 @@ class RunMemory:
         }
         return {
             "first": first,
+            "moved": dict(self._moved),
             "streaks": dict(self._streaks),
             "misplaced": list(self._misplaced),
         }
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
         """Raise ParameterError unless `state` is a state of a run's memory."""
-        entries = {"first": is_dict, "streaks": _are_counts, "misplaced": are_numbers}
+        entries = {
+            "first": is_dict,
+            "moved": _hold_numbers,
+            "streaks": _are_counts,
+            "misplaced": are_numbers,
+        }
         check_entries(state, "course", entries)
         for one in state["first"].values():
             sketch = {"count": is_count, "noise": is_number, "second": _is_square}
@@ -122,6 +134,7 @@ class RunMemory:
             )
             for side, one in state["first"].items()
         }
+        self._moved = dict(state["moved"])
         self._streaks = dict(state["streaks"])
         self._misplaced = deque(state["misplaced"], maxlen=WINDOW)
         self._rows = None
@@ -129,6 +142,10 @@ class RunMemory:
 
 def _are_counts(value: object) -> bool:
     return isinstance(value, dict) and all(map(is_count, value.values()))
+
+
+def _hold_numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(map(is_number, value.values()))
 
 
 def _is_square(value: object) -> bool:

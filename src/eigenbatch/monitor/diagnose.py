@@ -76,7 +76,6 @@ UNTRAINED = (
     "mean-dominated",
     "false negatives",
     "queue not full",
-    "queue unlike keys",
     "misaligned pairs",
     "one dimension dominates",
     "stuck at chance",

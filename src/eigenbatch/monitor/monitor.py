@@ -202,7 +202,7 @@ class SpectralMonitor:
             ranks=ready.ranks,
         )
         marks = self._memory.marks(ready.contrast, ready.ranks)
-        course = self._memory.add(marks, reading.negatives.misplaced_share, step)
+        course = self._memory.add(marks, reading.negatives, step)
         trend = self._history.add(reading.gradient.measured)
         return replace(reading, step=step, trend=trend, course=course)
 

@@ -124,6 +124,8 @@ class Course:
     """What the run so far says, beyond this batch."""
 
     streaks: Mapping[str, int] = field(default_factory=dict)  # readings in a row, before this one
-    movement: Mapping[str, float] = field(default_factory=dict)  # by side, since the first reading
+    movement: Mapping[str, float] = field(
+        default_factory=dict
+    )  # by side, the largest since the first reading
     repetition: float | None = None  # likeness of row i to row i of the reading before
     misplaced_share: float | None = None  # mean over the last readings

@@ -82,6 +82,10 @@ SOLVED_NEGATIVES = 256
 MISPLACED_SHARE = 0.03
 """Mean of the last readings: healthy at most 0.016, 10 % wrong pairs 0.04, 30 % 0.13."""
 
+MISPLACED_RATIO = 0.4
+"""Misplaced positives over those between the nearest tenth and the middle. Wrong pairs rank at
+random, 5 to 4; hard ones thin out (hard augmentation of digits: 0.17)."""
+
 FOUND_SHARE = 0.5
 """Misplaced positives mean something once most positives rank among the top tenth."""
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def encoder_does_not_move(reading: "Reading") -> Diagnosis | None:
-    """The embeddings are distributed as at the first reading."""
+    """The embeddings have never left the distribution of the first reading."""
     course, step = reading.course, reading.step
     if course is None or step is None or step < limit.EARLY_STEPS:
         return None
@@ -43,7 +43,7 @@ def encoder_does_not_move(reading: "Reading") -> Diagnosis | None:
     return Diagnosis(
         name="encoder does not move",
         severity="warning",
-        evidence="change of the embeddings since the first reading, in units of sampling noise: "
+        evidence="largest change of the embeddings since the first reading, in units of sampling noise: "
         f"{sides} < {limit.STILL:g} (1 = no change at all)",
         advice=advice,
     )

@@ -58,6 +58,9 @@ def misaligned_pairs(reading: "Reading") -> Diagnosis | None:
         share = course.misplaced_share
     if negatives.found_share < limit.FOUND_SHARE or share <= limit.MISPLACED_SHARE:
         return None
+    between = 1 - negatives.found_share - negatives.misplaced_share
+    if share < limit.MISPLACED_RATIO * between:
+        return None
     return Diagnosis(
         name="misaligned pairs",
         severity="warning",

@@ -46,7 +46,7 @@ def queue_unlike_keys(reading: "Reading") -> Diagnosis | None:
     if queue.fill is not None and queue.fill < 1:
         return None  # another finding names the reason
     turnover = 2 * queue.length / reading.anchors  # steps until every slot was replaced twice
-    if reading.step is not None and reading.step < turnover:
+    if reading.step is not None and reading.step < max(turnover, limit.EARLY_STEPS):
         return None
     return Diagnosis(
         name="queue unlike keys",

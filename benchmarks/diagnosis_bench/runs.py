@@ -1,0 +1,267 @@
+"""The training loops of the bench: plain torch, none of the library's trainer."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import affine_grid, cross_entropy, grid_sample, normalize, one_hot
+
+from benchmarks.diagnosis_bench.cases import Case
+from benchmarks.diagnosis_bench.data import Pairs, Pictures
+from eigenbatch import Contrast, SpectralMonitor
+from eigenbatch.monitor import Reading
+
+EVERY = 25
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run ended with."""
+
+    readings: list[Reading]
+    quality: float  # kNN accuracy of the backbone, or R@10 of held-out pairs
+    std: float  # of the last embeddings, times sqrt(d)
+    rankme: float  # of the last embeddings
+
+
+class Encoder(nn.Module):
+    """A backbone and a two-layer head."""
+
+    def __init__(self, case: Case, shape: tuple[int, ...], width: int = 128) -> None:
+        super().__init__()
+        self.end, self.dimension = case.end, case.dimension
+        if len(shape) == 3 and shape[1] > 8:
+            norms = [nn.BatchNorm2d(c) if case.norm else nn.Identity() for c in (16, 32)]
+            self.backbone = nn.Sequential(
+                nn.Conv2d(shape[0], 16, 3, 2, 1), norms[0], nn.ReLU(),
+                nn.Conv2d(16, 32, 3, 2, 1), norms[1], nn.ReLU(),
+                nn.Flatten(), nn.LazyLinear(width), nn.ReLU(),
+            )  # fmt: skip
+        else:
+            norm = nn.BatchNorm1d(width) if case.norm else nn.Identity()
+            self.backbone = nn.Sequential(nn.Flatten(), nn.LazyLinear(width), norm, nn.ReLU())
+        norm = nn.BatchNorm1d(width) if case.norm else nn.Identity()
+        out = 4 if case.end == "rank4" else case.dimension
+        self.head = nn.Sequential(nn.Linear(width, width), norm, nn.ReLU(), nn.Linear(width, out))
+        if case.end == "rank4":
+            self.head.append(nn.Linear(4, case.dimension, bias=False))
+        self.backbone(torch.zeros(2, *shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.head(self.backbone(x))
+        if self.end == "relu":
+            z = z.relu()
+        if self.end == "scaled":
+            z = z * (1 + 11 * one_hot(torch.tensor(0), self.dimension))
+        return z
+
+
+class Loop:
+    """Data, batches, optimiser and monitor of one run."""
+
+    def __init__(self, case: Case, *, seed: int) -> None:
+        self.case = case
+        self.generator = torch.Generator().manual_seed(seed)
+        self.fixed: Tensor | None = None
+        self.readings: list[Reading] = []
+        self.last = torch.zeros(2, 2)
+
+    def ids(self, count: int) -> Tensor:
+        """Rows of the next batch."""
+        if self.fixed is None or not self.case.same_batch:
+            order = torch.randperm(count, generator=self.generator)
+            self.fixed = order[: self.case.batch]
+        return self.fixed
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        case = self.case
+        if case.sgd:
+            return torch.optim.SGD(parameters, case.rate, momentum=0.9)
+        return torch.optim.AdamW(parameters, case.rate)
+
+    def view(self, x: Tensor, marks: Tensor | None) -> Tensor:
+        """Crop, flip, colour and noise, drawn for each picture and view; a mark survives them."""
+        strength = self.case.augment
+        if strength:
+            x = self._cropped(x, strength)
+            colours = (len(x), x.shape[1], 1, 1)
+            gain, light = torch.rand(2, *colours, generator=self.generator) - 0.5
+            x = x * (1 + strength * gain) + 0.3 * strength * light
+            x = x + 0.05 * strength * torch.randn(x.shape, generator=self.generator)
+        if marks is not None:
+            x = x.clone()
+            x[:, :, 0, :] = marks[:, None, : x.shape[3]]
+        return x
+
+    def _cropped(self, x: Tensor, strength: float) -> Tensor:
+        colour = x.shape[1] == 3
+        n, smallest = len(x), 1 - (0.5 if colour else 0.25) * strength
+        draw = torch.rand(4, n, generator=self.generator)
+        size = smallest + (1 - smallest) * draw[0]
+        theta = torch.zeros(n, 2, 3)
+        mirrored = torch.where((draw[1] < 0.5) & torch.tensor(colour), -1.0, 1.0)
+        theta[:, 0, 0], theta[:, 1, 1] = size * mirrored, size
+        theta[:, :, 2] = ((1 - size) * (2 * draw[2:] - 1)).T
+        grid = affine_grid(theta, list(x.shape), align_corners=False)
+        return grid_sample(x, grid, padding_mode="border", align_corners=False)
+
+    def shuffled(self, z: Tensor) -> Tensor:
+        """The second side with some pairs wrong."""
+        wrong = int(self.case.wrong * len(z))
+        return torch.cat([z[:wrong].roll(1, 0), z[wrong:]]) if wrong else z
+
+    def keep(self, reading: Reading | None, z: Tensor) -> None:
+        if reading is not None:
+            self.readings.append(reading)
+            self.last = z.detach()
+
+    def outcome(self, quality: float) -> Outcome:
+        z = normalize(self.last.double())
+        if not z.isfinite().all():
+            return Outcome(self.readings, quality, float("nan"), float("nan"))
+        values = torch.linalg.svdvals(z).square()
+        shares = values / values.sum()
+        rank = float(torch.special.entr(shares).sum().exp())
+        std = float(z.std(0).mean()) * z.shape[1] ** 0.5
+        return Outcome(self.readings, quality, std, rank)
+
+
+def ntxent(z: Tensor, case: Case) -> Tensor:
+    """NT-Xent, with the mistake that the case asks for."""
+    rows = z if case.loss == "raw" else normalize(z)
+    scale = case.tau if case.loss == "multiplied" else 1 / case.tau
+    logits = rows @ rows.T * scale
+    if case.loss != "unmasked":
+        logits = logits.masked_fill(torch.eye(len(z), dtype=torch.bool), -torch.inf)
+    return cross_entropy(logits, torch.arange(len(z)).roll(len(z) // 2))
+
+
+def simclr(case: Case, data: Pictures, *, seed: int) -> Outcome:
+    torch.manual_seed(seed)
+    loop = Loop(case, seed=seed)
+    images, marks, ids = _prepared(case, data, loop.generator)
+    encoder = Encoder(case, tuple(images.shape[1:]))
+    optimizer = loop.optimizer(list(encoder.parameters()))
+    monitor = SpectralMonitor(case.tau, every=EVERY, quiet=True)
+    for step in range(case.steps + 1):
+        rows = loop.ids(len(images))
+        shown = None if marks is None else marks[rows]
+        views = [loop.view(images[rows], shown) for _ in range(2)]
+        views[1] = loop.shuffled(views[1])
+        z = encoder(torch.cat(views))
+        if case.loss == "nan" and step >= 150:
+            z = z * torch.nan
+        loss = ntxent(z, case)
+        first, second = (z if case.loss == "raw" else normalize(z)).chunk(2)
+        loop.keep(monitor(first, second, loss=loss.detach(), ids=ids[rows]), z)
+        if case.loss == "nan" and step >= 150:
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loop.outcome(knn(encoder, data))
+
+
+def _prepared(
+    case: Case, data: Pictures, generator: torch.Generator
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    images = data.train[: case.samples or None]
+    ids = torch.arange(len(images)).repeat(case.repeats)
+    images = images.repeat(case.repeats, 1, 1, 1)
+    if case.blank:
+        images = images.clone()
+        images[torch.rand(len(images), generator=generator) < case.blank] = 0.0
+        if case.augment:
+            ids = torch.arange(len(images))
+    marks = 2 * torch.rand(len(images), 32, generator=generator) if case.mark else None
+    return images, marks, ids
+
+
+def moco(case: Case, data: Pictures, *, seed: int) -> Outcome:
+    torch.manual_seed(seed)
+    loop = Loop(case, seed=seed)
+    images = data.train[: case.samples or None]
+    encoder = Encoder(case, tuple(images.shape[1:]))
+    slow = copy.deepcopy(encoder)
+    optimizer = loop.optimizer(list(encoder.parameters()))
+    queue = normalize(torch.randn(case.queue_size, case.dimension, generator=loop.generator))
+    queue_ids = torch.full((case.queue_size,), -1)
+    monitor = SpectralMonitor(case.tau, every=EVERY, quiet=True)
+    for step in range(case.steps + 1):
+        rows = loop.ids(len(images))
+        query = normalize(encoder(loop.view(images[rows], None)))
+        with torch.no_grad():
+            for mine, theirs in zip(slow.parameters(), encoder.parameters(), strict=True):
+                mine.lerp_(theirs, 1 - case.momentum)
+            key = normalize(slow(loop.view(images[rows], None)))
+        logits = torch.cat([(query * key).sum(1, keepdim=True), query @ queue.T], 1) / case.tau
+        loss = cross_entropy(logits, torch.zeros(len(query), dtype=torch.long))
+        contrast = Contrast.queued(query, key, queue)
+        told = None if case.queue else queue_ids
+        loop.keep(monitor(contrast=contrast, loss=loss.detach(), ids=rows, queue_ids=told), query)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if case.queue == "random" or (case.queue == "stale" and step > 8 and step % 150):
+            continue
+        queue = torch.cat([key, queue])[: case.queue_size]
+        queue_ids = torch.cat([rows, queue_ids])[: case.queue_size]
+    return loop.outcome(knn(encoder, data))
+
+
+def towers(case: Case, data: Pairs, *, seed: int) -> Outcome:
+    torch.manual_seed(seed)
+    loop = Loop(case, seed=seed)
+    size = len(data.first) - data.held_out
+    first, second, group = (
+        side[:size][: case.samples or None].repeat(case.repeats, *([1] * (side.ndim - 1)))
+        for side in (data.first, data.second, data.group)
+    )
+    sides = [Encoder(case, tuple(first.shape[1:])) for _ in range(2)]
+    scale = nn.Parameter(torch.tensor(1 / case.tau).log())
+    learnt = sides[:1] if case.frozen == "second" else sides
+    parameters = [one for side in learnt for one in side.parameters()]
+    optimizer = loop.optimizer(parameters + ([scale] if case.learned else []))
+    monitor = SpectralMonitor(lambda: 1 / scale.exp(), every=EVERY, quiet=True)
+    for _ in range(case.steps + 1):
+        rows = loop.ids(len(first))
+        drop = [torch.rand(len(rows), first.shape[1], generator=loop.generator) > 0.1 for _ in "ab"]
+        za = normalize(sides[0](first[rows] * drop[0]))
+        zb = normalize(sides[1](loop.shuffled(second[rows] * drop[1])))
+        factor = case.tau if case.loss == "multiplied" else scale.exp()
+        logits = za @ zb.T * factor
+        target = torch.arange(len(rows))
+        loss = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
+        given = group[rows]
+        loop.keep(monitor(za, zb, layout="cross", loss=loss.detach(), ids=given), za)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loop.outcome(recall(sides, data))
+
+
+@torch.no_grad()
+def knn(encoder: Encoder, data: Pictures) -> float:
+    """Nearest-neighbour accuracy of the backbone in percent."""
+    encoder.eval()
+    bank, query = (normalize(encoder.backbone(x)) for x in (data.train, data.test))
+    if not torch.isfinite(bank).all():
+        return 0.0
+    votes = data.train_labels[(query @ bank.T).topk(5, 1).indices]  # (m, 5)
+    return 100 * (votes.mode(1).values == data.test_labels).float().mean().item()
+
+
+@torch.no_grad()
+def recall(sides: list[Encoder], data: Pairs) -> float:
+    """R@10 of held-out pairs in percent."""
+    held = slice(-data.held_out, None)
+    za, zb = (
+        normalize(side.eval()(rows[held]))
+        for side, rows in zip(sides, (data.first, data.second), strict=True)
+    )
+    best = (za @ zb.T).topk(10, 1).indices
+    return 100 * (best == torch.arange(len(za))[:, None]).any(1).float().mean().item()
+
+
+RUN = {"simclr": simclr, "moco": moco, "towers": towers}
