@@ -1,5 +1,6 @@
 """A real Lightning trainer."""
 
+import json
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -9,11 +10,12 @@ from torch import nn
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader, TensorDataset
 
-from eigenbatch import Contrast
+from eigenbatch import Contrast, EmbeddingCache, Greedy, IndexedDataset, SpectralBatchSampler
 from eigenbatch.errors import ParameterError
 from eigenbatch.integrations.lightning import SpectralCallback
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.stopping import StopOn
+from eigenbatch.runs import read_run
 
 pytestmark = [
     pytest.mark.slow,
@@ -130,7 +132,7 @@ def test_a_run_is_stopped_on_a_chosen_diagnosis(tmp_path: Path) -> None:
     stop = StopOn("collapsing", patience=2)
     callback = SpectralCallback(SpectralMonitor(TAU, every=2), stop_on=stop)
     trainer = fit(SimCLR(collapsed=True), callback, tmp_path)
-    assert trainer.global_step == 3
+    assert trainer.global_step == 5
     assert stop.reasons == ("collapsing",)
 
 
@@ -158,8 +160,106 @@ def test_two_monitors_in_one_trainer_keep_their_numbers_and_states_apart(tmp_pat
         for name, tau in (("sharp", 0.1), ("soft", 0.5))
     ]
     trainer = fit(SimCLR(), callbacks, tmp_path, enable_checkpointing=True)
-    assert trainer.logged_metrics["sharp/tau"] == pytest.approx(0.1)
-    assert trainer.logged_metrics["soft/tau"] == pytest.approx(0.5)
+    assert trainer.callback_metrics["sharp/tau"] == pytest.approx(0.1)
+    assert trainer.callback_metrics["soft/tau"] == pytest.approx(0.5)
     (checkpoint,) = tmp_path.rglob("*.ckpt")
     states = torch.load(checkpoint, weights_only=False)["callbacks"]
     assert sum("SpectralCallback" in name for name in states) == 2
+
+
+class Remembering(pl.loggers.logger.Logger):
+    """Keeps what was logged, by step."""
+
+    name, version = "remembering", 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[int] = []
+
+    def log_metrics(self, metrics, step=None) -> None:
+        if "spectral/gradient" in metrics:
+            self.steps.append(step)
+
+    def log_hyperparams(self, *args, **kwargs) -> None:
+        pass
+
+
+def test_a_reading_is_logged_at_its_own_step_and_never_again(tmp_path: Path) -> None:
+    logger = Remembering()
+    callback = SpectralCallback(SpectralMonitor(TAU, every=5, strict=True))
+    fit(SimCLR(), callback, tmp_path, logger=logger, log_every_n_steps=1)
+    assert logger.steps == [1, 6, 11]
+
+
+def test_a_finding_is_printed_once_beside_the_progress_bar(tmp_path: Path, capsys) -> None:
+    callback = SpectralCallback(SpectralMonitor(TAU, every=2))
+    fit(SimCLR(collapsed=True), callback, tmp_path)
+    assert capsys.readouterr().out.count("critical: collapsing") == 1
+
+
+def test_a_stopped_run_says_why_in_its_record(tmp_path: Path) -> None:
+    stop = StopOn("collapsing", patience=2)
+    callback = SpectralCallback(
+        SpectralMonitor(TAU, every=2, quiet=True), stop_on=stop, record=tmp_path / "run"
+    )
+    fit(SimCLR(collapsed=True), callback, tmp_path)
+    lines = lines_of(tmp_path / "run")
+    assert "collapsing (sigma-hat" in lines[-1]["stopped"]
+    assert {one["name"] for line in lines for one in line.get("diagnoses", [])} >= {"collapsing"}
+
+
+def test_a_finished_run_is_recorded_whole(tmp_path: Path) -> None:
+    monitor = SpectralMonitor(TAU, every=5, quiet=True)
+    fit(SimCLR(), SpectralCallback(monitor, record=tmp_path / "run"), tmp_path)
+    lines = lines_of(tmp_path / "run")
+    assert {line["step"] for line in lines} == {1, 6, 11}
+    assert len(read_run(tmp_path / "run").metrics.records["diagnoses"]) == 3
+    assert lines[-1]["finished"] == 1
+
+
+def lines_of(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+class Indexed(SimCLR):
+    """Returns ids, remembers the batches it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[int]] = []
+
+    def training_step(self, batch, batch_idx):
+        ids, (rows,) = batch
+        self.seen.append(ids.tolist())
+        return super().training_step([rows], batch_idx) | {"ids": ids}
+
+
+def selected(directory: Path, *, save_at: int = 10**9, resume: Path | None = None):
+    rows = torch.randn(PAIRS * STEPS, 8, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    cache = EmbeddingCache(len(rows), 6)
+    sampler = SpectralBatchSampler(cache, PAIRS, Greedy(), pool_size=4 * PAIRS, seed=3)
+    callback = SpectralCallback(SpectralMonitor(TAU, every=5, quiet=True), sampler=sampler)
+    module = Indexed()
+    saving = pl.callbacks.ModelCheckpoint(
+        directory, every_n_train_steps=save_at, save_top_k=-1, filename="at-{step}"
+    )
+    trainer = pl.Trainer(
+        max_epochs=3, accelerator="cpu", callbacks=[callback, saving], logger=False,
+        enable_progress_bar=False, enable_model_summary=False,
+        default_root_dir=directory, use_distributed_sampler=False,
+    )  # fmt: skip
+    loader = DataLoader(IndexedDataset(TensorDataset(rows)), batch_sampler=sampler)
+    trainer.fit(module, loader, ckpt_path=resume, weights_only=False)
+    return module, callback, cache
+
+
+@pytest.mark.parametrize("stop", [STEPS, STEPS + 5])
+def test_a_resumed_run_continues_with_the_same_batches_and_cache(tmp_path: Path, stop) -> None:
+    whole, _, cache = selected(tmp_path / "whole", save_at=stop)
+    assert cache.filled.all()
+    saved = tmp_path / "whole" / f"at-step={stop}.ckpt"
+    second, callback, restored = selected(tmp_path / "resumed", save_at=stop, resume=saved)
+    assert second.seen == whole.seen[stop:]
+    assert torch.equal(restored.get(torch.arange(5)), cache.get(torch.arange(5)))
+    assert callback.monitor.state_dict()["step"] == 3 * STEPS

@@ -27,7 +27,7 @@ class Recipe:
 
     tau: float = 0.1
     learning_rate: float = 0.03
-    noise: float = 0.1  # of the augmentation; 0 is none at all
+    noise: float = 0.2  # of the augmentation; 0 is none at all
     images: int = 1797
     repeats: int = 1
     normalised: bool = True
@@ -40,7 +40,7 @@ BROKEN = {
     "temperature too high": Recipe(tau=5.0),
     "identical views": Recipe(noise=0.0),
     "collapsing": Recipe(learning_rate=1000.0),
-    "false negatives": Recipe(images=200, repeats=5),
+    "false negatives": Recipe(images=200, repeats=5, noise=0.05),
     "non-unit input": Recipe(normalised=False),
 }
 """The diagnosis each of them must get."""

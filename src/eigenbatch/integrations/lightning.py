@@ -1,7 +1,7 @@
 """Lightning: a callback that reads the embeddings which `training_step` returns."""
 
-import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -9,17 +9,19 @@ from torch import Tensor
 from eigenbatch.checks import check_callable, check_type
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ParameterError
+from eigenbatch.integrations.carried import Carried, RunRecord
 from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.missing import missing
 from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.stopping import StopOn
+from eigenbatch.sampling.cache import EmbeddingCache
+from eigenbatch.sampling.sampler import SpectralBatchSampler
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError as reason:
     raise missing("lightning") from reason
-
-logger = logging.getLogger(__name__)
 
 
 def returned_views(outputs: Any) -> tuple[Tensor, Tensor]:
@@ -33,12 +35,36 @@ def returned_views(outputs: Any) -> tuple[Tensor, Tensor]:
         ) from reason
 
 
-class SpectralCallback(Callback):
-    """Logs every reading with `log_dict` and, if asked, stops the trainer.
+def returned_ids(outputs: Any) -> Tensor:
+    """The entry "ids" of what `training_step` returned."""
+    try:
+        found: Tensor = outputs["ids"]
+    except (KeyError, TypeError, IndexError) as reason:
+        raise ParameterError(
+            'training_step must return "ids" beside "z1" and "z2" for the cache to be refreshed '
+            "(IndexedDataset yields them), or give the callback ids="
+        ) from reason
+    return found
 
-    embeddings: from what `training_step` returned to the two views.
-    layout: how they are contrasted, such as `Contrast.cross`; None is NT-Xent.
-    name: what logged numbers begin with; two callbacks in one trainer need two names.
+
+class SpectralCallback(Callback):
+    """Reads, logs and says what it finds; carries cache and sampler; stops the trainer if asked.
+
+    Every reading goes to the trainer's loggers at its own step, and only then. A new finding is
+    printed once beside the progress bar, by the first process.
+
+    Args:
+        monitor: takes the readings.
+        embeddings: from what `training_step` returned to the two views.
+        layout: how they are contrasted, such as `Contrast.cross`; None is NT-Xent.
+        sinks: further places for readings.
+        stop_on: ends training on a finding; the record then says why.
+        name: what logged numbers begin with; two callbacks in one trainer need two names.
+        record: a folder for a run that `eigenbatch report` shows, with the metrics you log.
+        cache: refreshed with the first view of every batch, saved in checkpoints.
+        sampler: saved in checkpoints, so that a resumed run continues with the same batches.
+        ids: from what `training_step` returned to the sample ids; needed with `cache`.
+
     """
 
     def __init__(
@@ -50,15 +76,32 @@ class SpectralCallback(Callback):
         sinks: Sequence[Sink] = (),
         stop_on: StopOn | None = None,
         name: str = "spectral",
+        record: str | Path | None = None,
+        cache: EmbeddingCache | None = None,
+        sampler: SpectralBatchSampler | None = None,
+        ids: Callable[[Any], Tensor] = returned_ids,
     ) -> None:
         check_callback(monitor, sinks, stop_on)
         check_callable(embeddings, "embeddings", "a function of what training_step returned")
+        check_callable(ids, "ids", "a function of what training_step returned")
         if layout is not None:
             check_callable(layout, "layout", "Contrast.cross")
         check_type(name, str, "name")
         self.monitor, self._name = monitor, name
-        self._embeddings, self._layout = embeddings, layout
+        self._embeddings, self._layout, self._ids = embeddings, layout, ids
         self._sinks, self._stop_on = sinks, stop_on
+        self._carried = Carried(monitor, cache, sampler)
+        self._record = RunRecord(record)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say findings beside the progress bar; begin the record."""
+        self.monitor.say_through(pl_module.print)
+        if trainer.is_global_zero:
+            self._record.open(dict(pl_module.hparams))
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count the batches of this epoch from where a resumed one begins."""
+        self._carried.consumed = trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
     def on_train_batch_end(
         self,
@@ -69,21 +112,53 @@ class SpectralCallback(Callback):
         batch_idx: int,
     ) -> None:
         """Show the batch to the monitor; a step that returned None was skipped and is not one."""
+        self._carried.consumed = batch_idx + 1
         if outputs is None or outputs == {}:
             return
+        if self._carried.cache is not None:
+            self._carried.refresh(self._ids(outputs), self._embeddings(outputs)[0])
         if (layout := self._layout) is None:
             reading = self.monitor(views=lambda: self._embeddings(outputs))
         else:
             reading = self.monitor(contrast=lambda: layout(*self._embeddings(outputs)))
-        if reading is None:
-            return
-        numbers = reading.scalars().items()
-        pl_module.log_dict({key.replace("spectral", self._name, 1): one for key, one in numbers})
+        if reading is not None:
+            self._tell(trainer, pl_module, reading, outputs)
+
+    def _tell(
+        self, trainer: Trainer, pl_module: LightningModule, reading: Reading, outputs: Any
+    ) -> None:
+        scalars = reading.scalars().items()
+        numbers = {key.replace("spectral", self._name, 1): one for key, one in scalars}
+        pl_module.log_dict(numbers, logger=False)  # for callbacks; repeated until the epoch ends
+        for logger in trainer.loggers:
+            logger.log_metrics(numbers, step=trainer.global_step)
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        self._record.reading(trainer.global_step, reading, loss=loss)
         for sink in self._sinks:
             sink(reading)
         if self._stop_on is not None and self._stop_on(reading):
-            logger.warning("stopping: %s", ", ".join(self._stop_on.reasons))
+            pl_module.print(f"stopping: {self._stop_on.reason}")
             trainer.should_stop = True
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the user's metrics into the record."""
+        if not trainer.sanity_checking:
+            own = {
+                name: value
+                for name, value in trainer.callback_metrics.items()
+                if not name.startswith(f"{self._name}/")
+            }
+            self._record.metrics(trainer.global_step, own)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Close the record: finished, or stopped by a finding."""
+        self._record.close(self._stop_on.reason if self._stop_on is not None else "")
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Write why the run ended."""
+        self._record.close(f"{type(exception).__name__}: {exception}".rstrip(": "))
 
     @property
     def state_key(self) -> str:
@@ -91,9 +166,9 @@ class SpectralCallback(Callback):
         return self._generate_state_key(name=self._name)
 
     def state_dict(self) -> dict[str, Any]:
-        """The monitor's state, saved with every checkpoint."""
-        return self.monitor.state_dict()
+        """The states of monitor, cache and sampler, saved with every checkpoint."""
+        return self._carried.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue the monitor."""
-        self.monitor.load_state_dict(state_dict)
+        """Continue all of them."""
+        self._carried.load_state_dict(state_dict)

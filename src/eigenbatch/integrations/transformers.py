@@ -1,20 +1,23 @@
 """Hugging Face Trainer and sentence-transformers: a callback that captures embeddings by a hook."""
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from eigenbatch.checks import check_callable
+from eigenbatch.checks import check_callable, described
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.errors import ParameterError, ShapeError
+from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
+from eigenbatch.integrations.carried import Carried, RunRecord
 from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.missing import missing
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.stopping import StopOn
+from eigenbatch.sampling.cache import EmbeddingCache
+from eigenbatch.sampling.sampler import SpectralBatchSampler
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -37,7 +40,7 @@ def sentence_embedding(output: Any) -> Tensor:
 
 def _state_file(args: TrainingArguments, state: TrainerState) -> Path:
     """Beside what the Trainer itself saves at this step."""
-    return Path(str(args.output_dir), f"checkpoint-{state.global_step}", "spectral_monitor.json")
+    return Path(str(args.output_dir), f"checkpoint-{state.global_step}", "spectral_monitor.pt")
 
 
 class SpectralTrainerCallback(TrainerCallback):
@@ -48,7 +51,22 @@ class SpectralTrainerCallback(TrainerCallback):
     `scale` is 1 / tau. With gradient accumulation the last micro-batch is read. Losses that encode
     a column in several pieces (the Cached... family) cannot be captured this way.
 
-    embedding: from the model's output to its (rows, d) embeddings.
+    Readings are entries of `trainer.state.log_history`; after `attach(trainer)` they go through
+    `trainer.log`, hence to every reporter. A new finding is said once, through Python logging.
+
+    Args:
+        monitor: takes the readings.
+        embedding: from the model's output to its (rows, d) embeddings.
+        layout: how the two are contrasted.
+        sinks: further places for readings.
+        stop_on: ends training on a finding; the record then says why.
+        record: a folder for a run that `eigenbatch report` shows, with what the Trainer logs.
+        cache: refreshed with the anchors of every step if `ids` is given, saved in checkpoints.
+        sampler: saved in checkpoints; resume with `ignore_data_skip=True`, because the sampler
+            itself continues with the batches that are left.
+        ids: from the model's inputs (a tuple) to the sample ids of the anchors, such as
+            `lambda inputs: inputs[0]["ids"]`.
+
     """
 
     def __init__(
@@ -59,15 +77,32 @@ class SpectralTrainerCallback(TrainerCallback):
         layout: Callable[[Tensor, Tensor], Contrast] = Contrast.cross,
         sinks: Sequence[Sink] = (),
         stop_on: StopOn | None = None,
+        record: str | Path | None = None,
+        cache: EmbeddingCache | None = None,
+        sampler: SpectralBatchSampler | None = None,
+        ids: Callable[[Any], Tensor] | None = None,
     ) -> None:
         check_callback(monitor, sinks, stop_on)
         check_callable(embedding, "embedding", "a function of the model's output")
         check_callable(layout, "layout", "Contrast.cross")
+        if ids is not None:
+            check_callable(ids, "ids", "a function of the model's inputs")
         self.monitor = monitor
-        self._embedding, self._layout = embedding, layout
+        self._embedding, self._layout, self._ids = embedding, layout, ids
         self._sinks, self._stop_on = sinks, stop_on
+        self._carried = Carried(monitor, cache, sampler)
+        self._record = RunRecord(record)
+        self._trainer: Any = None
+        self._resumed = False
         self._captured: list[Any] = []  # outputs of the model
+        self._batch_ids: Tensor | None = None
         self._hook: Any = None
+
+    def attach(self, trainer: Any) -> None:
+        """Log readings through `trainer.log` from now on."""
+        if not hasattr(trainer, "log"):
+            raise ArgumentTypeError(f"trainer must be a Trainer, got {described(trainer)}")
+        self._trainer = trainer
 
     def on_train_begin(
         self,
@@ -83,8 +118,15 @@ class SpectralTrainerCallback(TrainerCallback):
         self._release()
         if state.global_step:
             saved = _state_file(args, state)
-            known = json.loads(saved.read_text()) if saved.exists() else self.monitor.state_dict()
-            self.monitor.load_state_dict(known | {"step": state.global_step})
+            known = (
+                torch.load(saved, weights_only=True)
+                if saved.exists()
+                else self.monitor.state_dict()
+            )
+            self._resumed = True
+            self._carried.load_state_dict(known | {"step": state.global_step})
+        if state.is_world_process_zero:
+            self._record.open(vars(args) if args is not None else {})
         self._hook = kwargs["model"].register_forward_hook(self._capture)
 
     def on_save(
@@ -94,10 +136,38 @@ class SpectralTrainerCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Keep the monitor's state in the checkpoint."""
+        """Keep the states of monitor, cache and sampler in the checkpoint."""
         file = _state_file(args, state)
         if state.is_world_process_zero and file.parent.is_dir():
-            file.write_text(json.dumps(self.monitor.state_dict()))
+            torch.save(self._carried.state_dict(), file)
+
+    def on_epoch_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Count the batches of this epoch; a resumed one begins where it was saved."""
+        if not self._resumed:
+            self._carried.consumed = 0
+        self._resumed = False
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Write what the Trainer logs into the record."""
+        own = {
+            name: value
+            for name, value in (logs or {}).items()
+            if isinstance(value, int | float) and not name.startswith("spectral/")
+        }
+        self._record.metrics(state.global_step, own)
 
     def on_train_end(
         self,
@@ -106,8 +176,9 @@ class SpectralTrainerCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Leave the model as it was."""
+        """Leave the model as it was; close the record."""
         self._release()
+        self._record.close(self._stop_on.reason if self._stop_on is not None else "")
 
     def on_substep_end(
         self,
@@ -117,6 +188,7 @@ class SpectralTrainerCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Forget all but the last micro-batch."""
+        self._refresh()
         self._captured.clear()
 
     def on_step_end(
@@ -127,19 +199,35 @@ class SpectralTrainerCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Show the captured embeddings to the monitor."""
+        self._refresh()
         reading = self.monitor(contrast=self._contrast)
         self._captured.clear()
         if reading is None:
             return
+        if self._trainer is not None:
+            self._trainer.log(reading.scalars())
+        else:
+            state.log_history.append(reading.scalars() | {"step": state.global_step})
+        self._record.reading(state.global_step, reading)
         for sink in self._sinks:
             sink(reading)
         if self._stop_on is not None and self._stop_on(reading):
-            logger.warning("stopping: %s", ", ".join(self._stop_on.reasons))
+            logger.warning("stopping: %s", self._stop_on.reason)
             control.should_training_stop = True
 
     def _capture(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if module.training and self.monitor.due and len(self._captured) < 2:
+        wanted = self.monitor.due or self._ids is not None
+        if module.training and wanted and len(self._captured) < 2:
+            if not self._captured and self._ids is not None:
+                self._batch_ids = self._ids(inputs)
             self._captured.append(output)
+
+    def _refresh(self) -> None:
+        """Count the batch and store its anchors in the cache."""
+        self._carried.consumed += 1
+        if self._batch_ids is not None and self._captured:
+            self._carried.refresh(self._batch_ids, self._embedding(self._captured[0]))
+        self._batch_ids = None
 
     def _release(self) -> None:
         if self._hook is not None:

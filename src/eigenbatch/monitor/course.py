@@ -27,6 +27,9 @@ from eigenbatch.monitor.thresholds import EARLY_STEPS, FOUND_SHARE, STILL_ROWS
 WINDOW = 5
 """Readings behind the mean of misplaced positives."""
 
+LOSSES = 4
+"""Readings over which the loss must fall for a run not to be stuck."""
+
 ENOUGH = 3
 """Readings before that mean is trusted."""
 
@@ -49,6 +52,7 @@ class RunMemory:
         self._rows: Tensor | None = None
         self._streaks: dict[str, int] = {}
         self._misplaced: deque[float] = deque(maxlen=WINDOW)
+        self._losses: deque[float] = deque(maxlen=LOSSES)
 
     @torch.no_grad()
     def marks(self, contrast: Contrast, ranks: Ranks | None) -> Marks:
@@ -67,7 +71,7 @@ class RunMemory:
             rows=remembered_rows(rows),
         )
 
-    def add(self, marks: Marks, negatives: Negatives, step: int) -> Course:
+    def add(self, marks: Marks, negatives: Negatives, loss: float, step: int) -> Course:
         """The course up to this reading, which becomes part of the memory."""
         movement = {
             side: sketch.moved(self._first[side])
@@ -86,11 +90,13 @@ class RunMemory:
         else:
             self._misplaced.append(negatives.misplaced_share)
         enough = len(self._misplaced) >= ENOUGH
+        self._losses.append(loss)
         return Course(
             streaks=dict(self._streaks),
             movement=dict(self._moved),
             repetition=marks.repetition,
             misplaced_share=fmean(self._misplaced) if enough else None,
+            loss_drop=self._losses[0] - loss if len(self._losses) == LOSSES else None,
         )
 
     def count(self, names: set[str]) -> None:
@@ -108,6 +114,7 @@ class RunMemory:
             "moved": dict(self._moved),
             "streaks": dict(self._streaks),
             "misplaced": list(self._misplaced),
+            "losses": list(self._losses),
         }
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
@@ -117,6 +124,7 @@ class RunMemory:
             "moved": _hold_numbers,
             "streaks": _are_counts,
             "misplaced": are_numbers,
+            "losses": are_numbers,
         }
         check_entries(state, "course", entries)
         for one in state["first"].values():
@@ -137,6 +145,7 @@ class RunMemory:
         self._moved = dict(state["moved"])
         self._streaks = dict(state["streaks"])
         self._misplaced = deque(state["misplaced"], maxlen=WINDOW)
+        self._losses = deque(state["losses"], maxlen=LOSSES)
         self._rows = None
 
 

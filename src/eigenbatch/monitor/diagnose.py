@@ -85,8 +85,14 @@ UNTRAINED = (
 _SYMPTOMS = ("stuck at chance", "dimensional collapse", "mean-dominated")
 _EXPLAINS = {
     "collapsing": (*_SYMPTOMS, "one dimension dominates", "false negatives", "identical views"),
-    "loss mismatch": ("non-unit input",),
-    "encoder does not move": (*_SYMPTOMS, "one dimension dominates", "task solved"),
+    "loss mismatch": ("non-unit input", *_SYMPTOMS),
+    "encoder does not move": (
+        *_SYMPTOMS,
+        "one dimension dominates",
+        "task solved",
+        "misaligned pairs",
+        "false negatives",
+    ),
     "same batch repeated": ("task solved", *_SYMPTOMS),
     "identical views": ("task solved",),
     "misaligned pairs": _SYMPTOMS,
@@ -94,7 +100,7 @@ _EXPLAINS = {
     "temperature too low": ("task solved", "false negatives", *_SYMPTOMS),
     "temperature too high": (*_SYMPTOMS, "false negatives"),
     "ReLU at the end": ("mean-dominated", "one dimension dominates"),
-    "few negatives": ("stuck at chance", "dimensional collapse"),
+    "few negatives": (*_SYMPTOMS, "one dimension dominates"),
 }
 """Which symptoms a cause explains: beside a warned cause they are remarks."""
 
@@ -150,9 +156,13 @@ def _cloud_findings(reading: "Reading") -> list[Diagnosis]:
 
 
 def _severity(one: Diagnosis, reading: "Reading") -> Severity:
+    first_steps = limit.MOMENTUM_STEPS if reading.queue is not None else limit.EARLY_STEPS
+    early = reading.step is not None and reading.step < first_steps
+    if early and one.name == "collapsing" and reading.course is not None:
+        # Without normalisation layers an untrained encoder may look collapsed, but not for long.
+        return "critical" if reading.course.streaks.get(one.name) else "info"
     if one.severity != "warning":
         return one.severity
-    early = reading.step is not None and reading.step < limit.EARLY_STEPS
     if early and one.name in UNTRAINED:
         return "info"
     if reading.course is None:

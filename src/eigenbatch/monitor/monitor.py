@@ -202,7 +202,8 @@ class SpectralMonitor:
             ranks=ready.ranks,
         )
         marks = self._memory.marks(ready.contrast, ready.ranks)
-        course = self._memory.add(marks, reading.negatives, step)
+        loss = reading.softmax.loss
+        course = self._memory.add(marks, reading.negatives, loss, step)
         trend = self._history.add(reading.gradient.measured)
         return replace(reading, step=step, trend=trend, course=course)
 

@@ -129,3 +129,4 @@ class Course:
     )  # by side, the largest since the first reading
     repetition: float | None = None  # likeness of row i to row i of the reading before
     misplaced_share: float | None = None  # mean over the last readings
+    loss_drop: float | None = None  # over the last three readings

@@ -9,10 +9,22 @@ from eigenbatch.monitor.reading import Reading
 class StopOn:
     """True once one of the named diagnoses came in `patience` readings in a row.
 
-    stop = StopOn("collapsing")
-    if stop(monitor(z1, z2)): break
-
     Severity "info" does not count: an untrained encoder is not a reason to stop.
+
+    Args:
+        *names: names of findings, see docs/diagnosis.md; "not finite" is NaN.
+        patience: readings in a row.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import SpectralMonitor, StopOn
+        >>> monitor, stop = SpectralMonitor(0.1, every=1, quiet=True), StopOn("not finite")
+        >>> z = torch.full((8, 4), torch.nan)
+        >>> [stop(monitor(z, z)) for step in range(3)]
+        [False, True, True]
+        >>> stop.reasons
+        ('not finite',)
+
     """
 
     def __init__(self, *names: str, patience: int = 2) -> None:
@@ -27,6 +39,7 @@ class StopOn:
             )
         self._patience = patience
         self._seen = dict.fromkeys(names, 0)
+        self._reason = ""
 
     def __call__(self, reading: Reading | None) -> bool:
         """Whether to stop now; skipped steps (None) change nothing."""
@@ -35,9 +48,26 @@ class StopOn:
             return False
         found = {one.name for one in reading.diagnoses if one.severity != "info"}
         self._seen = {name: seen + 1 if name in found else 0 for name, seen in self._seen.items()}
+        if self.reasons:
+            evidence = "; ".join(
+                f"{one.name} ({one.evidence})"
+                for one in reading.diagnoses
+                if one.name in self.reasons
+            )
+            self._reason = f"{evidence} at step {reading.step}"
         return bool(self.reasons)
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Which diagnoses ask for a stop."""
         return tuple(name for name, seen in self._seen.items() if seen >= self._patience)
+
+    @property
+    def reason(self) -> str:
+        """Why to stop, as a text for the record of the run; empty while there is no reason.
+
+        if stop(reading):
+            recorder.stop(stop.reason)
+            break
+        """
+        return self._reason

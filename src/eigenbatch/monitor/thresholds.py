@@ -14,6 +14,9 @@ SATURATED_ALIGNMENT = 0.98
 CHANCE_SHARE = 0.85
 """Loss over log(N- + 1). Healthy runs stay below 0.81, a frozen tower at 0.86, no learning 0.9."""
 
+FALLING_SHARE = 0.03
+"""A loss that fell by this share of chance over the last three readings is not stuck."""
+
 RANK = 5.0
 RANK_SHARE = 0.25
 """Centred entropy rank below the smaller of 5 and 25 % of the attainable. Healthy embeddings use 7
@@ -97,7 +100,9 @@ STILL_ROWS = 64
 """Rows needed for that ratio to settle."""
 
 MOMENTUM_STEPS = 300
-"""A momentum encoder is given this many steps to follow (0.999: a quarter of the way)."""
+MOMENTUM_STILL = 2.0
+"""A momentum encoder is given this many steps to follow, and needs to move less: at 0.999 it was
+measured at 2.7 after 300 steps."""
 
 REPETITION = 0.5
 """Likeness of row i to row i of the reading before: healthy at most 0.17, same batch 0.77."""

@@ -14,12 +14,10 @@ def encoder_does_not_move(reading: "Reading") -> Diagnosis | None:
     course, step = reading.course, reading.step
     if course is None or step is None or step < limit.EARLY_STEPS:
         return None
-    still = {
-        side: moved
-        for side, moved in course.movement.items()
-        if moved < limit.STILL
-        and not (reading.queue and side == "keys" and step < limit.MOMENTUM_STEPS)
-    }
+    still = {side: moved for side, moved in course.movement.items() if moved < limit.STILL}
+    slow = reading.queue is not None and still.get("keys", 0.0) >= limit.MOMENTUM_STILL
+    if slow or (reading.queue is not None and step < limit.MOMENTUM_STEPS):
+        still.pop("keys", None)
     if not still:
         return None
     all_still = len(still) == len(course.movement)
@@ -43,8 +41,8 @@ def encoder_does_not_move(reading: "Reading") -> Diagnosis | None:
     return Diagnosis(
         name="encoder does not move",
         severity="warning",
-        evidence="largest change of the embeddings since the first reading, in units of sampling noise: "
-        f"{sides} < {limit.STILL:g} (1 = no change at all)",
+        evidence="largest change of the embeddings since the first reading, in units of sampling "
+        f"noise: {sides} < {limit.STILL:g} (1 = no change at all)",
         advice=advice,
     )
 

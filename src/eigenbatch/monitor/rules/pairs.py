@@ -30,7 +30,8 @@ def task_solved(reading: "Reading") -> Diagnosis | None:
     Only in a run: embeddings of a trained model are expected to be solved.
     """
     share, count = reading.negatives.solved_share, reading.softmax.negatives
-    if reading.course is None or count < limit.FEW_NEGATIVES:
+    early = reading.step is not None and reading.step < limit.EARLY_STEPS
+    if reading.course is None or early or count < limit.FEW_NEGATIVES:
         return None
     comparable = share ** max(1.0, limit.SOLVED_NEGATIVES / count)
     if comparable <= limit.SOLVED_SHARE:

@@ -14,6 +14,9 @@ def stuck_at_chance(reading: "Reading") -> Diagnosis | None:
     softmax = reading.softmax
     if softmax.loss < limit.CHANCE_SHARE * softmax.chance_loss:
         return None
+    drop = None if reading.course is None else reading.course.loss_drop
+    if drop is not None and drop > limit.FALLING_SHARE * softmax.chance_loss:
+        return None
     return Diagnosis(
         name="stuck at chance",
         severity="warning",

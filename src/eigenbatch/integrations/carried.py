@@ -1,0 +1,95 @@
+"""What a callback carries besides the monitor: cache, sampler and a record of the run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from eigenbatch.checks import check_type
+from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.reading import Reading
+from eigenbatch.runs.directory import RunDirectory
+from eigenbatch.runs.recorder import Recorder
+from eigenbatch.sampling.cache import EmbeddingCache
+from eigenbatch.sampling.sampler import SpectralBatchSampler
+
+
+class Carried:
+    """Monitor, cache and sampler as one state, and the batches used of this epoch."""
+
+    def __init__(
+        self,
+        monitor: SpectralMonitor,
+        cache: EmbeddingCache | None,
+        sampler: SpectralBatchSampler | None,
+    ) -> None:
+        check_type(cache, (EmbeddingCache, type(None)), "cache")
+        check_type(sampler, (SpectralBatchSampler, type(None)), "sampler")
+        self.monitor, self.sampler = monitor, sampler
+        self.cache = sampler.cache if cache is None and sampler is not None else cache
+        self.consumed = 0
+
+    def refresh(self, ids: Tensor, z: Tensor) -> None:
+        """Store the embeddings of a batch, of all processes."""
+        if self.cache is not None:
+            self.cache.update_synchronized(ids, z.detach().float().cpu())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The monitor's state, and beside it those of cache and sampler, if there are any."""
+        state = self.monitor.state_dict()
+        if self.cache is not None:
+            state["cache"] = self.cache.state_dict()
+        if self.sampler is not None:
+            state |= {
+                "sampler": self.sampler.state_dict(self.consumed),
+                "consumed": self.consumed,
+            }
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what is carried; parts that the state lacks stay as they are."""
+        parts = dict(state)
+        cache, sampler = parts.pop("cache", None), parts.pop("sampler", None)
+        consumed = parts.pop("consumed", 0)
+        self.monitor.load_state_dict(parts)
+        if self.cache is not None and cache is not None:
+            self.cache.load_state_dict(cache)
+        if self.sampler is not None and sampler is not None:
+            self.sampler.load_state_dict(sampler)
+            self.consumed = consumed
+
+
+class RunRecord:
+    """A run directory that a callback writes; an unfinished one is resumed."""
+
+    def __init__(self, path: str | Path | None) -> None:
+        check_type(path, (str, Path, type(None)), "record")
+        self._path = path
+        self._run: Recorder | None = None
+
+    def open(self, config: object) -> None:
+        """Begin the record, unless there is none or another process writes it."""
+        if self._path is not None:
+            exists = RunDirectory(Path(self._path)).manifest.exists()
+            self._run = Recorder(self._path, config, resume=exists)
+
+    def reading(self, step: int, reading: Reading, **values: Any) -> None:
+        """Write a reading at the trainer's own step."""
+        if self._run is not None:
+            self._run.log(step, values)
+            self._run.reading(reading)
+
+    def metrics(self, step: int, values: Mapping[str, Any]) -> None:
+        """Write the user's own metrics."""
+        if self._run is not None and values:
+            self._run.log(step, values)
+
+    def close(self, reason: str = "") -> None:
+        """Finish the record, or say why the run ended early."""
+        if self._run is not None:
+            if reason:
+                self._run.stop(reason)
+            else:
+                self._run.finish()
+        self._run = None
