@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 from benchmarks.core import nt_xent_step
 from benchmarks.timing import alternate
 from eigenbatch.monitor.monitor import SpectralMonitor
-from eigenbatch.train.encoders import projection_head, resnet18
+from eigenbatch.train.encoders.nets import projection_head, resnet18
 
 TAU = 0.1
 EVERY = 50
@@ -43,8 +43,8 @@ def _against_loss() -> str:
     for n, d in ((512, 128), (1024, 128), (4096, 128), (1024, 512), (128, 2048)):
         z1, z2 = _views(n, d)
         a, b = z1.clone().requires_grad_(), z2.clone().requires_grad_()
-        certified = SpectralMonitor(TAU, every=1, strict=True)
-        theorem = SpectralMonitor(TAU, every=1, strict=True, method="theorem")
+        certified = SpectralMonitor(TAU, every=1, strict=True, quiet=True)
+        theorem = SpectralMonitor(TAU, every=1, strict=True, quiet=True, method="theorem")
         skipping = SpectralMonitor(TAU, every=10**9)
         skipping(z1, z2)
         timings = alternate(
@@ -75,7 +75,7 @@ def _against_step() -> str:
         optimizer.step()
 
     z1, z2 = _views(n, d)
-    monitor = SpectralMonitor(TAU, every=1, strict=True)
+    monitor = SpectralMonitor(TAU, every=1, strict=True, quiet=True)
     timings = alternate({"step": step, "reading": lambda: monitor(z1, z2)}, rounds=7)
     shares = sorted(
         reading / EVERY / (seconds * n / VIEWS)

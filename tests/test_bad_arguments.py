@@ -138,7 +138,7 @@ def core():
         "bernstein_radius": (eigenbatch.core.bernstein_radius,
                              {"count": 3, "dim": 2, "top": 0.5, "delta": 0.1}),
         "cloud_of": (eigenbatch.core.cloud_of, {"z_or_moments": Z, "cloud_spectrum": spectrum(Z),
-                                                "positive_squares": 1.0}),
+                                                "positive_squares": 1.0, "gram": None}),
         "decompose": (eigenbatch.core.decompose, band),
         "effective_rank_radius": (eigenbatch.core.effective_rank_radius, radius),
         "gradient_band": (eigenbatch.gradient_band, {
@@ -244,22 +244,26 @@ def stateful():
         "SpectralBatchSampler.state_dict": (drawn.state_dict, {"consumed": 0}),
         "SpectralBatchSampler.statistics": (drawn.statistics, {"batch": 0}),
         "SpectralMonitor": (SpectralMonitor, {"tau": 0.2, "every": 1, "method": "certified",
-                                              "strict": True, "sync": False, "group": None}),
+                                              "quiet": True, "strict": True, "sync": False,
+                                              "group": None}),
+        "SpectralMonitor.say_through": (watching.say_through, {"say": print}),
         "SpectralMonitor.__call__": (watching, {"z1": Z, "z2": Z, "views": None, "contrast": None,
-                                                "ids": None, "queue_ids": None}),
+                                                "layout": "paired", "loss": None, "ids": None,
+                                                "queue_ids": None}),
         "SpectralMonitor.load_state_dict": (watching.load_state_dict,
                                             {"state": watching.state_dict()}),
         "StopOn": (StopOn, {"names": ("collapsing",), "patience": 2}),
         "StopOn.__call__": (stop, {"reading": None}),
         "read_batch": (read_batch, {"contrast": queued(), "tau": 0.2, "method": "certified",
                                     "ids": IDS[:4], "queue_ids": IDS[:4], "inputs": None,
-                                    "ranks": None}),
+                                    "loss": None, "ranks": None}),
     }  # fmt: skip
 
 
 def adapters():
     reading = monitor()(Z, Z + 1)
-    callback = {"monitor": monitor(), "layout": Contrast.cross, "sinks": (), "stop_on": None}
+    callback = {"monitor": monitor(), "layout": Contrast.cross, "sinks": (), "stop_on": None,
+                "record": None, "cache": None, "sampler": None, "ids": lambda outputs: IDS}
     return {
         "SpectralCallback": (SpectralCallback, callback | {
             "embeddings": lambda outputs: (Z, Z), "name": "spectral"}),

@@ -254,6 +254,8 @@ def selected(directory: Path, *, save_at: int = 10**9, resume: Path | None = Non
     return module, callback, cache
 
 
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before")
 @pytest.mark.parametrize("stop", [STEPS, STEPS + 5])
 def test_a_resumed_run_continues_with_the_same_batches_and_cache(tmp_path: Path, stop) -> None:
     whole, _, cache = selected(tmp_path / "whole", save_at=stop)

@@ -104,3 +104,12 @@ def test_json_lines_of_a_reading_outside_a_monitor_are_numbered_from_zero(tmp_pa
     assert [line["step"] for line in lines] == [0, 1]
     for line in lines:
         assert all(math.isfinite(v) for name, v in line.items() if name.startswith("spectral"))
+
+
+def test_json_lines_of_an_unreadable_batch_are_valid(tmp_path: Path) -> None:
+    path = tmp_path / "readings.jsonl"
+    z = torch.full((6, 4), torch.nan)
+    JsonLines(path)(SpectralMonitor(0.2, quiet=True)(z, z))
+    line = json.loads(path.read_text())
+    assert (line["step"], line["spectral/readable"], line["eigenvalues"]) == (0, 0.0, [])
+    assert [one["name"] for one in line["diagnoses"]] == ["not finite"]

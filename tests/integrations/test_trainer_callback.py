@@ -1,5 +1,6 @@
 """A real sentence-transformers trainer on a tiny model with random weights, built offline."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from transformers import TrainerState
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 
+from eigenbatch import EmbeddingCache, Greedy, SpectralBatchSampler
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ParameterError
 from eigenbatch.integrations.transformers import SpectralTrainerCallback
@@ -170,7 +172,7 @@ def test_a_run_is_stopped_on_a_chosen_diagnosis(tmp_path: Path) -> None:
     model[0].embedding.weight.data[:] = 1.0
     monitor = SpectralMonitor(1 / SCALE, every=1)
     callback = SpectralTrainerCallback(monitor, stop_on=StopOn("collapsing", patience=2))
-    assert train(callback, tmp_path, model=model).state.global_step == 2
+    assert train(callback, tmp_path, model=model).state.global_step == 3
 
 
 def test_a_model_that_makes_one_embedding_is_reported_and_training_goes_on(
@@ -193,9 +195,73 @@ def test_a_resumed_run_goes_on_with_its_steps_and_its_history(tmp_path) -> None:
         train(SpectralTrainerCallback(monitor, sinks=[taken.append]), tmp_path, **changes)
     assert [reading.step for reading in second] == list(range(3, STEPS))
     assert second[-1].trend.readings == whole[-1].trend.readings == STEPS
-    (tmp_path / "checkpoint-3" / "spectral_monitor.json").unlink()
+    (tmp_path / "checkpoint-3" / "spectral_monitor.pt").unlink()
     late = []
     monitor = SpectralMonitor(1 / SCALE, every=1, strict=True)
     callback = SpectralTrainerCallback(monitor, sinks=[late.append])
     train(callback, tmp_path, resume=str(tmp_path / "checkpoint-3"))
     assert [reading.step for reading in late] == list(range(3, STEPS))
+
+
+def test_readings_are_in_the_trainers_log_and_in_the_record(tmp_path: Path) -> None:
+    monitor = SpectralMonitor(1 / SCALE, every=3, quiet=True)
+    callback = SpectralTrainerCallback(monitor, record=tmp_path / "run")
+    trainer = train(callback, tmp_path / "out", logging_steps=2)
+    logged = [line for line in trainer.state.log_history if "spectral/gradient" in line]
+    assert [line["step"] for line in logged] == [1, 4]
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert sum("diagnoses" in line for line in lines) == 2
+    assert sum("loss" in line for line in lines) == 3, "what the Trainer logged itself"
+    assert lines[-1]["finished"] == 1
+
+
+def test_an_attached_trainer_reports_readings_through_its_own_log(tmp_path: Path) -> None:
+    callback = SpectralTrainerCallback(SpectralMonitor(1 / SCALE, every=3, quiet=True))
+    reported = []
+
+    class Reporter(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            reported.extend(name for name in logs if name == "spectral/gradient")
+
+    model = tiny_model()
+    trainer = SentenceTransformerTrainer(
+        model=model,
+        args=SentenceTransformerTrainingArguments(
+            str(tmp_path), per_device_train_batch_size=PAIRS, num_train_epochs=1,
+            report_to="none", disable_tqdm=True, use_cpu=True, save_strategy="no",
+        ),
+        train_dataset=Dataset.from_dict({"anchor": WORDS, "positive": WORDS}),
+        loss=MultipleNegativesRankingLoss(model, scale=SCALE),
+        callbacks=[callback, Reporter()],
+    )  # fmt: skip
+    callback.attach(trainer)
+    trainer.train()
+    assert len(reported) == 2
+
+
+def test_a_checkpoint_holds_cache_and_sampler(tmp_path: Path) -> None:
+    def parts():
+        cache = EmbeddingCache(len(WORDS), 16)
+        return cache, SpectralBatchSampler(cache, PAIRS, Greedy(), seed=5)
+
+    cache, sampler = parts()
+    batches = iter(sampler)
+    ids = []
+
+    def next_ids(inputs):
+        ids.append(torch.tensor(next(batches)))
+        return ids[-1]
+
+    monitor = SpectralMonitor(1 / SCALE, quiet=True)
+    callback = SpectralTrainerCallback(monitor, cache=cache, sampler=sampler, ids=next_ids)
+    saving = {"max_steps": 3, "save_strategy": "steps", "save_steps": 3}
+    train(callback, tmp_path, **saving)
+    assert cache.filled.sum() == 3 * PAIRS
+    rest = list(batches)
+    restored, again = parts()
+    resumed = SpectralTrainerCallback(SpectralMonitor(1 / SCALE), cache=restored, sampler=again)
+    state = TrainerState(global_step=3)
+    resumed.on_train_begin(TrainingArguments(str(tmp_path)), state, None, model=tiny_model())
+    assert torch.equal(restored.get(ids[0]), cache.get(ids[0]))
+    assert list(again) == rest
