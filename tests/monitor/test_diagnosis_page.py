@@ -23,6 +23,8 @@ def test_the_code_on_the_page_runs_from_top_to_bottom(
     printed = capsys.readouterr().out
     assert "0 info stuck at chance" in printed
     assert "100 warning stuck at chance" in printed
+    assert "150 warning encoder does not move" in printed
+    assert "at tau 0.2, exactly" in printed
     assert "tau 0.1 -> 0.2: at most" in printed
     assert (tmp_path / "runs" / "readings.jsonl").read_text().count("\n") == 3
 
