@@ -49,6 +49,7 @@ class Encoder(nn.Module):
         self.backbone(torch.zeros(2, *shape))
 
     def forward(self, x: Tensor) -> Tensor:
+        """(n, dimension) embeddings, not normalised."""
         z = self.head(self.backbone(x))
         if self.end == "relu":
             z = z.relu()
@@ -75,6 +76,7 @@ class Loop:
         return self.fixed
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """AdamW, or SGD where the case asks for it."""
         case = self.case
         if case.sgd:
             return torch.optim.SGD(parameters, case.rate, momentum=0.9)
@@ -112,11 +114,13 @@ class Loop:
         return torch.cat([z[:wrong].roll(1, 0), z[wrong:]]) if wrong else z
 
     def keep(self, reading: Reading | None, z: Tensor) -> None:
+        """Remember a reading and the embeddings behind it."""
         if reading is not None:
             self.readings.append(reading)
             self.last = z.detach()
 
     def outcome(self, quality: float) -> Outcome:
+        """What the run ended with."""
         z = normalize(self.last.double())
         if not z.isfinite().all():
             return Outcome(self.readings, quality, float("nan"), float("nan"))

@@ -7,6 +7,7 @@ from scipy.stats import entropy
 
 from clouds import KINDS, cloud, unit
 from eigenbatch import isotropy_gap, moments, participation_ratio, spectrum
+from eigenbatch.core.spectrum import descending_eigh, leading_eigenvector, smaller_gram
 from eigenbatch.errors import ShapeError
 
 SIZES = [(40, 6), (6, 40), (12, 12)]
@@ -133,3 +134,20 @@ def test_zero_rows_without_normalisation_are_allowed_unless_all_are_zero():
         participation_ratio(z, normalize=False)
     z[0, 0] = 2.0
     assert participation_ratio(z, normalize=False) == 1.0
+
+
+@pytest.mark.parametrize("n", [12, 40])
+def test_the_leading_eigenvector_is_that_of_a_full_decomposition(n: int) -> None:
+    rows = torch.randn(n, 20, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    gram = smaller_gram(rows)
+    values, vectors = descending_eigh(gram)
+    found = leading_eigenvector(gram, values)[:, 0]
+    assert abs(found @ vectors[:, 0]).item() == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("gram", [torch.eye(5), torch.ones(5, 5), torch.diag(torch.arange(5.0))])
+def test_the_leading_eigenvector_of_a_degenerate_matrix_is_one(gram) -> None:
+    gram = gram.double()
+    values = torch.linalg.eigvalsh(gram).flip(0)
+    found = leading_eigenvector(gram, values)
+    torch.testing.assert_close(gram @ found, values[0] * found, atol=1e-9, rtol=0)

@@ -12,7 +12,7 @@ from eigenbatch.monitor.diagnose import NAMES, UNTRAINED, diagnose_cloud
 from eigenbatch.monitor.measure import inputs_of, read_batch
 from eigenbatch.monitor.parts import Course
 from eigenbatch.monitor.reading import Reading
-from eigenbatch.monitor.thresholds import EARLY_STEPS, LASTING
+from eigenbatch.monitor.thresholds import EARLY_STEPS, LASTING, MOMENTUM_STEPS
 from eigenbatch.monitor.unreadable import unreadable
 
 
@@ -329,8 +329,9 @@ def test_what_an_untrained_encoder_shows_is_no_warning_in_the_first_steps(name: 
         found = replace(reading, step=step).diagnoses
         return next(one.severity for one in found if one.name == name)
 
-    assert severity(0) == severity(EARLY_STEPS - 1) == "info"
-    assert severity(EARLY_STEPS) == severity(None) == "warning"
+    first_steps = EARLY_STEPS if reading.queue is None else MOMENTUM_STEPS
+    assert severity(0) == severity(first_steps - 1) == "info"
+    assert severity(first_steps) == severity(None) == "warning"
 
 
 def test_embeddings_without_positives_get_the_rules_that_need_none() -> None:

@@ -69,11 +69,11 @@ def _directions(d: int) -> Tensor:
 
 
 @torch.no_grad()
-def half_sums(rows: Tensor) -> Tensor:
-    """(2, 1 + k^2): count and sum of p p^T over even rows and over odd rows; sums add up."""
-    seen = accumulated(projected(rows))  # (n, k)
+def half_sums(seen: Tensor) -> Tensor:
+    """(2, 1 + k^2) of projected rows (n, k): count and sum of p p^T, even and odd rows apart."""
+    seen = accumulated(seen)
     halves = []
-    with no_autocast(rows):
+    with no_autocast(seen):
         for half in (seen[::2], seen[1::2]):
             count = half.new_tensor([len(half)])
             halves.append(torch.cat([count, (half.T @ half).flatten()]))
@@ -110,9 +110,9 @@ def repetition(sums: Tensor, d: int) -> float:
 
 
 @torch.no_grad()
-def remembered_rows(rows: Tensor) -> Tensor:
-    """(at most 256, k) projected rows, kept to recognise the batch."""
-    return projected(rows[:ROWS]).float().cpu()
+def remembered_rows(seen: Tensor) -> Tensor:
+    """(at most 256, k) of the projected rows, kept to recognise the batch."""
+    return seen[:ROWS].to("cpu", torch.float32, copy=True)
 
 
 @torch.no_grad()

@@ -58,13 +58,12 @@ class RunMemory:
     def marks(self, contrast: Contrast, ranks: Ranks | None) -> Marks:
         """Compare the batch with the one before."""
         total = ranks or SingleProcess()
-        views = sides(contrast)
+        views = {side: projected(rows) for side, rows in sides(contrast).items()}  # (n, k) each
         rows = next(iter(views.values()))
         repeated = None
-        if self._rows is not None and self._rows.shape[1] == min(rows.shape[1], 64):
-            now = projected(rows[: len(self._rows)])
-            sums = repetition_sums(now, self._rows.to(now.device))
-            repeated = repetition(total.sum(sums), rows.shape[1])
+        if self._rows is not None and self._rows.shape[1] == rows.shape[1]:
+            sums = repetition_sums(rows, self._rows.to(rows.device))
+            repeated = repetition(total.sum(sums), contrast.anchors.shape[1])
         return Marks(
             sketches={side: sketch_of(total.sum(half_sums(one))) for side, one in views.items()},
             repetition=repeated,

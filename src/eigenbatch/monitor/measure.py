@@ -22,7 +22,7 @@ from eigenbatch.core.reference_loss import chance_loss, separated_loss
 from eigenbatch.core.similarity import SimilaritySums, copied_rows, similarity_sums
 from eigenbatch.core.spectrum import (
     Spectrum,
-    descending_eigh,
+    leading_eigenvector,
     lifted,
     smaller_gram,
     spectrum,
@@ -136,13 +136,15 @@ class _Cloudy:
         facts = compact(rows)
         wide = accumulated(rows)
         gram = facts.second if isinstance(facts, Moments) else smaller_gram(wide)
-        eigenvalues, vectors = descending_eigh(gram)
-        whole = len(rows) == len(contrast.candidates)
+        values = torch.linalg.eigvalsh(gram).flip(0).clamp(min=0)  # (r,)
+        pairs = None
+        if len(rows) == len(contrast.candidates):
+            pairs = lifted(wide, values, leading_eigenvector(gram, values), 1)
         return cls(
             facts=facts,
-            spectrum=spectrum_of(eigenvalues, count=len(rows), dimension=rows.shape[1]),
+            spectrum=spectrum_of(values, count=len(rows), dimension=rows.shape[1]),
             gram=gram,
-            eigenpairs=lifted(wide, eigenvalues, vectors, 1) if whole else None,
+            eigenpairs=pairs,
         )
 
 
