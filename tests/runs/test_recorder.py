@@ -51,6 +51,7 @@ def test_the_names_are_those_of_our_trainer(tmp_path):
             run.reading(reading)
     theirs = read_run(tmp_path / "theirs")
     spectral = {name for name in ours.series if name.startswith("spectral/")}
+    spectral -= {"spectral/movement"}  # needs 64 pairs
     assert spectral <= set(theirs.series)
     sink = JsonLines(tmp_path / "sink" / "metrics.jsonl")
     for reading in readings():

@@ -85,6 +85,7 @@ UNTRAINED = (
 _SYMPTOMS = ("stuck at chance", "dimensional collapse", "mean-dominated")
 _EXPLAINS = {
     "collapsing": (*_SYMPTOMS, "one dimension dominates", "false negatives", "identical views"),
+    "dimensional collapse": ("false negatives", "mean-dominated", "one dimension dominates"),
     "loss mismatch": ("non-unit input", *_SYMPTOMS),
     "encoder does not move": (
         *_SYMPTOMS,
