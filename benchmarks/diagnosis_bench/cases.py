@@ -95,7 +95,7 @@ SIMCLR = [
 ]
 MOCO = [
     Case(layout="moco", name="healthy"),
-    Case(layout="moco", name="momentum 0.999", momentum=0.999, steps=400),
+    Case(layout="moco", name="momentum 0.999", momentum=0.999, steps=1100),
     Case(layout="moco", name="tau 0.2", tau=0.2),
     Case(layout="moco", name="random queue", queue="random", expected=("queue unlike keys",)),
     Case(layout="moco", name="stale queue", queue="stale", expected=("queue unlike keys",)),
@@ -103,7 +103,7 @@ MOCO = [
         layout="moco",
         name="key encoder never updated",
         momentum=1.0,
-        steps=400,
+        steps=1100,
         expected=("encoder does not move",),
     ),
     Case(

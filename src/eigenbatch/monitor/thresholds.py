@@ -100,9 +100,12 @@ STILL_ROWS = 64
 """Rows needed for that ratio to settle."""
 
 MOMENTUM_STEPS = 300
+"""A run with a momentum encoder learns more slowly: so many steps count as its first."""
+
 MOMENTUM_STILL = 2.0
-"""A momentum encoder is given this many steps to follow, and needs to move less: at 0.999 it was
-measured at 2.7 after 300 steps."""
+MOMENTUM_STILL_STEPS = 1000
+"""A momentum encoder is given so many steps to follow, and needs to move less: at 0.999 it was
+measured at 1.5 to 2.7 after 300 steps."""
 
 REPETITION = 0.5
 """Likeness of row i to row i of the reading before: healthy at most 0.17, same batch 0.77."""

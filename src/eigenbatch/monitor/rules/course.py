@@ -16,7 +16,7 @@ def encoder_does_not_move(reading: "Reading") -> Diagnosis | None:
         return None
     still = {side: moved for side, moved in course.movement.items() if moved < limit.STILL}
     slow = reading.queue is not None and still.get("keys", 0.0) >= limit.MOMENTUM_STILL
-    if slow or (reading.queue is not None and step < limit.MOMENTUM_STEPS):
+    if slow or (reading.queue is not None and step < limit.MOMENTUM_STILL_STEPS):
         still.pop("keys", None)
     if not still:
         return None
