@@ -95,7 +95,7 @@ def warnings(readings: list[Reading]) -> set[str]:
 SIGNS: dict[str, tuple[str, float, Callable[[Reading], float | None]]] = {
     "temperature too low": (
         "effective negatives (tau = 0.005)",
-        limit.FEW_NEGATIVES,
+        limit.FEW_EFFECTIVE,
         lambda reading: reading.softmax.effective_negatives,
     ),
     "temperature too high": (
