@@ -262,8 +262,16 @@ def stateful():
 
 def adapters():
     reading = monitor()(Z, Z + 1)
-    callback = {"monitor": monitor(), "layout": Contrast.cross, "sinks": (), "stop_on": None,
-                "record": None, "cache": None, "sampler": None, "ids": lambda outputs: IDS}
+    callback = {
+        "monitor": monitor(),
+        "layout": Contrast.cross,
+        "sinks": (),
+        "stop_on": None,
+        "record": None,
+        "cache": None,
+        "sampler": None,
+        "ids": lambda outputs: IDS,
+    }
     return {
         "SpectralCallback": (SpectralCallback, callback | {
             "embeddings": lambda outputs: (Z, Z), "name": "spectral"}),

@@ -18,6 +18,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from eigenbatch.diagnose import Report
+    from eigenbatch.report.findings import Episode
     from eigenbatch.runs import Comparison, PairedDifference
 
 STYLES = {"critical": "bold red", "warning": "yellow", "info": "green"}
@@ -72,6 +73,23 @@ def show_report(report: "Report", console: Console) -> None:
         reasons.add_row("", "because", Text(one.evidence))
         reasons.add_row("", "advice", Text(one.advice))
         console.print(reasons, "")
+
+
+def show_findings(findings: Sequence["Episode"], console: Console) -> None:
+    """What the monitor found during a run; one line if there is nothing to warn of."""
+    if not findings:
+        console.print("findings: none above info", style="green")
+    for one in findings:
+        place = (
+            f"step {one.first:.0f}"
+            if one.first == one.last
+            else (f"steps {one.first:.0f} to {one.last:.0f}")
+        )
+        console.print(Text(f"{one.severity}: {one.name}, {place}", STYLES[one.severity]))
+        reasons = Table.grid(padding=(0, 2))
+        reasons.add_row("", "because", Text(one.last_evidence))
+        reasons.add_row("", "advice", Text(one.advice))
+        console.print(reasons)
 
 
 def show_comparison(result: "Comparison", console: Console) -> None:

@@ -18,7 +18,7 @@ from eigenbatch.cli.command import (
     resumable,
 )
 from eigenbatch.selectors.names import NAMES
-from eigenbatch.terminal import Terminal, live_runs, show_comparison
+from eigenbatch.terminal import Terminal, live_runs, show_comparison, show_findings
 
 SELECTORS = "How batches are chosen: " + ", ".join(one.form for one in NAMES.values()) + "."
 
@@ -57,6 +57,7 @@ def train(
             if resume
             else fresh(out, recipe, data, data_dir, [*chosen, *(setting or [])])
         )
+        from eigenbatch.report.findings import worth_saying
         from eigenbatch.runs import read_run
         from eigenbatch.train.progress import progress_bar
         from eigenbatch.train.trainer import train as start
@@ -68,8 +69,14 @@ def train(
     last |= {"step": record.metrics.end[0], "seconds": record.metrics.end[2]}
     for name, value in last.items():
         terminal.say(f"{name:>16}  {value:.4g}")
+    findings = worth_saying(record.metrics.records["diagnoses"])
+    show_findings(findings, terminal.console())
+    if record.accuracy is None:
+        terminal.say("no labels: there is no accuracy, only RankMe")
     terminal.say(f"run: {out}")
-    terminal.result({name: float(value) for name, value in last.items()} | {"run": str(out)})
+    numbers = {name: float(value) for name, value in last.items()}
+    named = [asdict(one) for one in findings]
+    terminal.result(numbers | {"run": str(out), "findings": named})
 
 
 @app.command(epilog="Example: eigenbatch compare --selectors random,p3,greedy-64 --seeds 3")

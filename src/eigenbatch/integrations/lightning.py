@@ -64,7 +64,6 @@ class SpectralCallback(Callback):
         cache: refreshed with the first view of every batch, saved in checkpoints.
         sampler: saved in checkpoints, so that a resumed run continues with the same batches.
         ids: from what `training_step` returned to the sample ids; needed with `cache`.
-
     """
 
     def __init__(

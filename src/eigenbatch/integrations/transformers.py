@@ -66,7 +66,6 @@ class SpectralTrainerCallback(TrainerCallback):
             itself continues with the batches that are left.
         ids: from the model's inputs (a tuple) to the sample ids of the anchors, such as
             `lambda inputs: inputs[0]["ids"]`.
-
     """
 
     def __init__(

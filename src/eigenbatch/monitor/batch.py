@@ -51,7 +51,6 @@ class Batch:
         Raises:
             RowError: a row is NaN, infinite or zero, here or in another process.
             NotFiniteError: so are tau or the loss.
-
         """
         try:
             temperature = _temperature(tau() if callable(tau) else tau)

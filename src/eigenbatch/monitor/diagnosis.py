@@ -8,7 +8,20 @@ Severity = Literal["info", "warning", "critical"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """One named finding; `evidence` holds the numbers and their thresholds."""
+    """One named finding; `evidence` holds the numbers and their thresholds.
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import SpectralMonitor
+        >>> z = torch.ones(64, 16)  # collapsed: every row is the same
+        >>> [finding] = [
+        ...     one
+        ...     for one in SpectralMonitor(tau=0.1, every=1, quiet=True)(z, z).diagnoses
+        ...     if one.name == "collapsing"
+        ... ]
+        >>> finding.severity in ("info", "warning", "critical")
+        True
+    """
 
     name: str
     severity: Severity

@@ -64,7 +64,6 @@ class SpectralMonitor:
         >>> "spectral/loss" in reading.scalars()
         True
         >>> names = [finding.name for finding in reading.diagnoses]
-
     """
 
     def __init__(
@@ -129,7 +128,6 @@ class SpectralMonitor:
             ids: the sample id of each pair. Repeats in a batch are a finding.
             queue_ids: for `Contrast.queued`, the sample id of each slot of the queue (negative:
                 empty); gives queue fill and, with `ids`, the self-negative rate.
-
         """
         given = None if z1 is None or z2 is None else (z1, z2)
         sources = (given is not None) + (views is not None) + (contrast is not None)

@@ -27,6 +27,14 @@ class Reading:
 
     A batch with NaN, infinite or zero rows gives a reading too: its numbers are NaN, `failure` says
     what was found, and its only diagnosis is the critical "not finite".
+
+    Example:
+        >>> import torch
+        >>> from eigenbatch import SpectralMonitor
+        >>> z = torch.randn(2, 64, 16, generator=torch.Generator().manual_seed(0))
+        >>> reading = SpectralMonitor(tau=0.1, every=1, quiet=True)(*z)
+        >>> reading.softmax.negatives, reading.step
+        (126, 0)
     """
 
     anchors: int

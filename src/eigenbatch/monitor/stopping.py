@@ -24,7 +24,6 @@ class StopOn:
         [False, True, True]
         >>> stop.reasons
         ('not finite',)
-
     """
 
     def __init__(self, *names: str, patience: int = 2) -> None:

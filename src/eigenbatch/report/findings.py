@@ -46,6 +46,15 @@ def episodes(readings: Sequence[tuple[float, Any]]) -> tuple[Episode, ...]:
     return tuple(sorted(found, key=lambda episode: (episode.first, episode.name)))
 
 
+def worth_saying(readings: Sequence[tuple[float, Any]]) -> list[Episode]:
+    """The first episode of every finding of severity warning or higher, most severe first."""
+    found: dict[str, Episode] = {}
+    for one in sorted(episodes(readings), key=lambda one: -SEVERITIES.index(one.severity)):
+        if one.severity != "info":
+            found.setdefault(one.name, one)
+    return list(found.values())
+
+
 def _stretches(steps: list[float], occurrences: Occurrences, near: float) -> list[Occurrences]:
     stretches: list[Occurrences] = []
     for number, finding in occurrences:

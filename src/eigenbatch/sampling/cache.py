@@ -50,7 +50,6 @@ class EmbeddingCache:
         >>> cache.update([7, 9], torch.ones(2, 8), torch.eye(2, 8))
         >>> cache.get([9], tower=1).argmax().item()
         1
-
     """
 
     def __init__(
@@ -231,7 +230,6 @@ class EmbeddingCache:
             10
             >>> cache.fill(torch.nn.Linear(6, 3), loader)  # nothing is left to do
             0
-
         """
         return fill(self, embed, loader, progress)
 

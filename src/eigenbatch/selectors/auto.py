@@ -46,7 +46,6 @@ class Auto:
         >>> from eigenbatch import Auto, EmbeddingCache, SpectralBatchSampler
         >>> cache = EmbeddingCache(1000, dim=16, towers=2)
         >>> sampler = SpectralBatchSampler(cache, 50, Auto(tau=0.07), coverage="free")
-
     """
 
     searched = SEARCHED

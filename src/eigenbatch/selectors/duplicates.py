@@ -43,7 +43,6 @@ class NoNearDuplicates(Rule):
         >>> chosen = select(copies, 8, NoNearDuplicates(Neighbours(seeds=1)))
         >>> sorted(chosen.remainder(8).tolist())
         [0, 1, 2, 3, 4, 5, 6, 7]
-
     """
 
     def __init__(

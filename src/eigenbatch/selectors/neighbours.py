@@ -32,7 +32,6 @@ class Neighbours:
         >>> chosen = select(corners, 20, Neighbours(seeds=1))
         >>> len(set(chosen.remainder(4).tolist()))  # all from one corner
         1
-
     """
 
     searched = SEARCHED

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -15,10 +16,14 @@ if TYPE_CHECKING:
 
 
 def progress_bar(console: Console, title: str) -> "Callable[[Assembled], list[Observer]]":
-    """Makes the progress bar of an assembled run; only rank 0 shows one."""
+    """Makes the progress bar of an assembled run; its findings are printed above the bar.
+
+    Only rank 0 shows one.
+    """
 
     def of(assembled: "Assembled") -> list[Observer]:
         first = assembled.training.fabric.global_rank == 0
+        assembled.monitor.say_through(partial(console.print, style="yellow", markup=False))
         return [ProgressBar(assembled.sampler, title, console)] if first else []
 
     return of
