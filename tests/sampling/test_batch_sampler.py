@@ -11,6 +11,7 @@ from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.errors import StateError
 from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.selectors.greedy import Greedy
 from eigenbatch.selectors.random import Random
 from returns import WRONG
 
@@ -381,3 +382,25 @@ class SameParity:
 def test_a_selector_that_needs_to_know_the_samples_is_told():
     sampler = SpectralBatchSampler(filled_cache(100), 4, SameParity(), coverage="free")
     assert all(len({i % 2 for i in batch}) == 1 for batch in sampler)
+
+
+def test_a_forgotten_cache_update_is_said_once_after_an_epoch(caplog):
+    sampler = SpectralBatchSampler(EmbeddingCache(40, 4), 10, Greedy())
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        list(sampler)
+    said = [record.message for record in caplog.records if record.name == "eigenbatch"]
+    assert len(said) == 1
+    assert "call cache.update(ids, z)" in said[0]
+
+
+def test_random_batches_and_updated_caches_are_not_warned_about(caplog):
+    cache = EmbeddingCache(40, 4)
+    for selector in (Random(), Greedy()):
+        sampler = SpectralBatchSampler(cache, 10, selector)
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            for ids in sampler:
+                cache.update(ids, torch.randn(10, 4))
+    list(SpectralBatchSampler(EmbeddingCache(40, 4), 10, Random()))
+    assert not caplog.records

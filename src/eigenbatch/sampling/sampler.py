@@ -3,6 +3,7 @@
 Over 300 lines because the arguments of the one class here are explained at length.
 """
 
+import logging
 import math
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,7 +31,10 @@ from eigenbatch.sampling.order import BATCH, ShuffledEpochs, generator_of, key
 from eigenbatch.sampling.sampler_arguments import POOL_BATCHES, check_numbers, check_shards
 from eigenbatch.sampling.selection import Request, Selection
 from eigenbatch.selectors.offer import completes, searched_by, seeds_of
+from eigenbatch.selectors.random import Random
 from eigenbatch.selectors.selector import Selector, restore, state_of
+
+logger = logging.getLogger("eigenbatch")
 
 CoverageName = Literal["epoch", "stream", "free"]
 VERSION = 1
@@ -107,6 +111,7 @@ class SpectralBatchSampler(BatchSampler):
         self._replica = None if rank is None or num_replicas is None else (rank, num_replicas)
         check_shards(self, *self.replica)
         self.last: Selection | None = None  # of the batch drawn last
+        self._warned = False  # that nothing updates the cache
         self._pass: EpochPass | None = None  # begun last
         # For the next iteration, if the epoch is still the one set when it was prepared:
         self._prepared: tuple[int, EpochPass] | None = None
@@ -269,8 +274,18 @@ class SpectralBatchSampler(BatchSampler):
         return ids
 
     def _begin_pass(self) -> EpochPass:
+        if self._pass and self._pass.finished and not self._warned and self._is_forgotten():
+            self._warned = True
+            logger.warning(
+                "the embedding cache is still empty after an epoch, so batches are random: call "
+                "cache.update(ids, z) with the embeddings of every training step"
+            )
         self._pass, self._prepared = self._prepared_pass() or self._new_pass(self.epoch), None
         return self._pass
+
+    def _is_forgotten(self) -> bool:
+        """Whether a selector that needs embeddings has never got any."""
+        return not isinstance(self.selector, Random) and not bool(self.cache.filled.any())
 
     def _prepared_pass(self) -> EpochPass | None:
         return self._prepared[1] if self._prepared and self._prepared[0] == self.epoch else None
