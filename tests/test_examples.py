@@ -16,12 +16,12 @@ MOTS = ("chien", "chat", "homme", "rouge", "court", "balle", "maison", "arbre", 
 
 
 def arguments(name, tmp_path):
-    if name == "clip_pairs":
+    if name in ("clip_pairs", "sentence_pairs"):
         for file, words in (("first.txt", WORDS), ("second.txt", MOTS)):
             lines = [f"{words[i % 10]} {words[i // 10 % 10]} {words[i // 100]}" for i in range(600)]
             (tmp_path / file).write_text("\n".join(lines))
-        files = [str(tmp_path / "first.txt"), str(tmp_path / "second.txt")]
-        return [*files, str(tmp_path / "run"), "budget.epochs=4", "batches.batch_size=64"]
+        place = [str(tmp_path / one) for one in ("first.txt", "second.txt", "run")]
+        return [*place, "budget.epochs=4", "batches.batch_size=64"][: 3 + 2 * (name[0] == "c")]
     return [str(tmp_path / "run")]
 
 

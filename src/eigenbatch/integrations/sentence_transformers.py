@@ -1,0 +1,181 @@
+"""Chosen batches for SentenceTransformerTrainer, from the embeddings that training makes anyway.
+
+hard = HardBatches(model, Neighbours(4))
+args = SentenceTransformerTrainingArguments(..., batch_sampler=hard)
+trainer = SentenceTransformerTrainer(model, args, ..., callbacks=[hard])
+"""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eigenbatch.checks import check_callable, check_choice, described
+from eigenbatch.errors import ArgumentTypeError, ParameterError
+from eigenbatch.missing import missing
+from eigenbatch.processes import rank_and_world
+from eigenbatch.sampling.cache import EmbeddingCache
+from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.selectors.selector import Selector
+
+try:
+    from transformers import TrainerCallback
+except ImportError as reason:
+    raise missing("transformers") from reason
+
+logger = logging.getLogger("eigenbatch")
+
+
+class _Noting(SpectralBatchSampler):
+    """Remembers the batches of an epoch in the order they were drawn."""
+
+    drawn: list[list[int]]
+    consumed = 0  # of this epoch, by this process
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.drawn, self.consumed = [], 0
+        for ids in super().__iter__():
+            self.drawn.append(ids)
+            yield ids
+
+    def next_ids(self) -> list[int]:
+        """Ids of the batch that this process trains on now.
+
+        accelerate lets every process draw all batches and keeps every world-th for each.
+        """
+        rank, world = rank_and_world()
+        place = self.consumed * world + rank
+        self.consumed += 1
+        return self.drawn[place] if place < len(self.drawn) else []
+
+
+class HardBatches(TrainerCallback):
+    """Batch sampler and callback in one: chooses batches by cached anchors and positives.
+
+    The first two text columns are two towers of a cache that every training step refreshes, without
+    extra forward passes. The first epoch has random batches. Losses that encode a column in several
+    pieces (the Cached... family) cannot be captured; the batches then stay random, and a warning
+    says so. Cache and sampler are saved in checkpoints; resume with `ignore_data_skip=True`,
+    because the sampler itself continues with the batches that are left.
+
+    Args:
+        model: the SentenceTransformer that is trained.
+        selector: such as `Neighbours(4)`, or `NoNearDuplicates(Neighbours(4))`.
+        coverage: "epoch" uses every sample once per epoch, "free" draws a fresh pool per batch.
+        pool_size: candidates per batch; None: as the selector needs.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        selector: Selector,
+        *,
+        coverage: str = "epoch",
+        pool_size: int | None = None,
+    ) -> None:
+        check_callable(selector, "selector", "Neighbours(4)")
+        check_choice(coverage, ("epoch", "stream", "free"), "coverage")
+        names = ("get_embedding_dimension", "get_sentence_embedding_dimension")  # new and old name
+        dimension = next((getattr(model, name) for name in names if hasattr(model, name)), None)
+        if dimension is None or not hasattr(model, "register_forward_hook"):
+            raise ArgumentTypeError(f"model must be a SentenceTransformer, got {described(model)}")
+        self._model, self._dim = model, int(dimension())
+        self._selector, self._coverage, self._pool_size = selector, coverage, pool_size
+        self.cache: EmbeddingCache | None = None
+        self.sampler: _Noting | None = None
+        self._hook: Any = None
+        self._captured: list[Tensor] = []
+        self._warned = False
+
+    def __call__(
+        self, dataset: Any, *, batch_size: int, drop_last: bool, seed: int = 0, **_: Any
+    ) -> SpectralBatchSampler:
+        """The batch sampler of the training data set, as the trainer asks for it."""
+        if self.cache is None:
+            self.cache = EmbeddingCache(len(dataset), self._dim, towers=2)
+        if self.cache.size != len(dataset):
+            raise ParameterError(
+                f"these batches are for a data set of {self.cache.size} samples, got "
+                f"{len(dataset)}: make one HardBatches for each data set"
+            )
+        self.sampler = _Noting(
+            self.cache,
+            batch_size,
+            self._selector,
+            coverage=self._coverage,  # type: ignore[arg-type]
+            pool_size=self._pool_size,
+            seed=seed,
+            drop_last=drop_last,
+            num_replicas=1,
+            rank=0,
+        )
+        return self.sampler
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Hook the model; continue from a checkpoint if there is one."""
+        self._release()
+        saved = _state_file(args, state)
+        if state.global_step and saved.is_file() and self.cache is not None:
+            known = torch.load(saved, weights_only=True)
+            self.cache.load_state_dict(known["cache"])
+            if self.sampler is not None:
+                self.sampler.load_state_dict(known["sampler"])
+        self._hook = self._model.register_forward_hook(self._capture)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Store the embeddings of the step."""
+        self._refresh()
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Store those of a micro-batch, with gradient accumulation."""
+        self._refresh()
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Keep cache and sampler in the checkpoint."""
+        file = _state_file(args, state)
+        if state.is_world_process_zero and file.parent.is_dir() and self.sampler is not None:
+            assert self.cache is not None
+            drawn = min(self.sampler.consumed * rank_and_world()[1], len(self.sampler.drawn))
+            states = {
+                "cache": self.cache.state_dict(),
+                "sampler": self.sampler.state_dict(drawn),
+            }
+            torch.save(states, file)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Leave the model as it was."""
+        self._release()
+
+    def _capture(self, module: Any, inputs: Any, output: Any) -> None:
+        if module.training and torch.is_grad_enabled():
+            self._captured.append(output["sentence_embedding"].detach())
+
+    def _refresh(self) -> None:
+        columns, self._captured = self._captured, []
+        if self.sampler is None or self.cache is None:
+            return
+        ids = self.sampler.next_ids()
+        if len(columns) < 2 or any(len(rows) != len(ids) for rows in columns[:2]):
+            if not self._warned:
+                self._warned = True
+                logger.warning(
+                    "a training step gave %s embeddings for %d samples, expected two columns: "
+                    "batches stay random. Cached losses encode in pieces and cannot be used",
+                    [len(rows) for rows in columns],
+                    len(ids),
+                )
+            return
+        first, second = (rows.float().cpu() for rows in columns[:2])
+        self.cache.update_synchronized(torch.tensor(ids), first, second)
+
+    def _release(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook, self._captured = None, []
+
+
+def _state_file(args: Any, state: Any) -> Path:
+    return Path(str(args.output_dir), f"checkpoint-{state.global_step}", "hard_batches.pt")

@@ -1,0 +1,128 @@
+"""HardBatches in a real SentenceTransformerTrainer."""
+
+import pytest
+import torch
+from datasets import Dataset
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from eigenbatch import Neighbours
+from eigenbatch.errors import ArgumentTypeError, ParameterError
+from eigenbatch.integrations.sentence_transformers import HardBatches
+
+pytestmark = pytest.mark.slow
+SIZE, BATCH, DIM, GROUPS = 48, 8, 16, 6
+
+
+def model():
+    """Words of one group start close to each other: neighbours are known beforehand."""
+    words = {f"w{i}": i for i in range(SIZE)} | {"[UNK]": SIZE}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(GROUPS, DIM, generator=generator).repeat(SIZE // GROUPS, 1)
+    noise = 0.3 * torch.randn(SIZE, DIM, generator=generator)
+    weights = torch.cat([centres + noise, torch.zeros(1, DIM)])
+    return SentenceTransformer(
+        modules=[StaticEmbedding(tokenizer, embedding_weights=weights)], device="cpu"
+    )
+
+
+class Noting(MultipleNegativesRankingLoss):
+    def __init__(self, trained):
+        super().__init__(trained)
+        self.batches = []
+
+    def forward(self, sentence_features, labels):
+        features = list(sentence_features)
+        self.batches.append(features[0]["input_ids"].tolist())
+        return super().forward(features, labels)
+
+
+def trainer(path, trained, hard, loss, **options):
+    texts = [f"w{i}" for i in range(SIZE)]
+    args = SentenceTransformerTrainingArguments(
+        output_dir=str(path), per_device_train_batch_size=BATCH, batch_sampler=hard, use_cpu=True,
+        report_to="none", disable_tqdm=True, dataloader_drop_last=True, learning_rate=1e-4,
+        **{"num_train_epochs": 3, "save_strategy": "no"} | options,
+    )  # fmt: skip
+    return SentenceTransformerTrainer(
+        model=trained,
+        args=args,
+        train_dataset=Dataset.from_dict({"anchor": texts, "positive": texts}),
+        loss=loss,
+        callbacks=[hard],
+    )
+
+
+def same_group(batches):
+    pairs = [(a, b) for batch in batches for a in batch for b in batch if a < b]
+    return sum(a % GROUPS == b % GROUPS for a, b in pairs) / len(pairs)
+
+
+def test_batches_become_neighbourhoods_without_extra_passes(tmp_path):
+    trained = model()
+    passes = []
+    trained.register_forward_hook(lambda module, inputs, output: passes.append(1))
+    hard, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
+    trainer(tmp_path, trained, hard, loss).train()
+    steps = SIZE // BATCH
+    assert len(loss.batches) == 3 * steps
+    assert len(passes) == 2 * 3 * steps  # anchors and positives of every step, nothing else
+    assert hard.cache.filled.all()
+    first, last = loss.batches[:steps], loss.batches[2 * steps :]
+    assert same_group(first) < 0.3
+    assert same_group(last) > 0.6
+    assert sorted(i for batch in last for i in batch) == list(range(SIZE))  # every sample once
+    for tower in range(2):
+        stored = hard.cache.get(torch.arange(SIZE), tower).float()
+        own = torch.nn.functional.normalize(trained[0].embedding.weight.detach()[:SIZE])
+        assert (stored * own).sum(1).min() > 0.9
+
+
+def test_a_resumed_training_begins_with_a_full_cache(tmp_path):
+    trained = model()
+    first = HardBatches(trained, Neighbours(1))
+    options = {"save_strategy": "epoch", "ignore_data_skip": True}
+    trainer(tmp_path, trained, first, Noting(trained), num_train_epochs=2, **options).train()
+    again, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
+    resumed = trainer(tmp_path, trained, again, loss, **options)
+    resumed.train(resume_from_checkpoint=True)
+    assert len(loss.batches) == SIZE // BATCH
+    assert same_group(loss.batches) > 0.6
+
+
+class OneColumn(torch.nn.Module):
+    """Encodes the first text column only."""
+
+    def __init__(self, trained):
+        super().__init__()
+        self.model = trained
+
+    def forward(self, sentence_features, labels):
+        return self.model(next(iter(sentence_features)))["sentence_embedding"].square().mean()
+
+
+def test_a_loss_without_two_columns_is_named_once_and_training_continues(tmp_path, caplog):
+    trained = model()
+    hard = HardBatches(trained, Neighbours(1))
+    trainer(tmp_path, trained, hard, OneColumn(trained), num_train_epochs=1).train()
+    assert sum("batches stay random" in record.message for record in caplog.records) == 1
+    assert not hard.cache.filled.any()
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ArgumentTypeError, match="model must be a SentenceTransformer"):
+        HardBatches(None, Neighbours(1))
+    with pytest.raises(ArgumentTypeError, match="selector"):
+        HardBatches(model(), 3)
+    hard = HardBatches(model(), Neighbours(1))
+    hard([0] * 10, batch_size=2, drop_last=True)
+    with pytest.raises(ParameterError, match="10 samples, got 20"):
+        hard([0] * 20, batch_size=2, drop_last=True)
