@@ -18,8 +18,8 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from eigenbatch.diagnose import Report
-    from eigenbatch.report.findings import Episode
     from eigenbatch.runs import Comparison, PairedDifference
+    from eigenbatch.runs.findings import Episode
 
 STYLES = {"critical": "bold red", "warning": "yellow", "info": "green"}
 OUTCOME_STYLES = {

@@ -57,8 +57,8 @@ def train(
             if resume
             else fresh(out, recipe, data, data_dir, [*chosen, *(setting or [])])
         )
-        from eigenbatch.report.findings import worth_saying
         from eigenbatch.runs import read_run
+        from eigenbatch.runs.findings import worth_saying
         from eigenbatch.train.progress import progress_bar
         from eigenbatch.train.trainer import train as start
 

@@ -18,11 +18,11 @@ from eigenbatch.errors import RunError
 from eigenbatch.report.charts import SECTIONS, own_sections
 from eigenbatch.report.data import chart_data, script_json
 from eigenbatch.report.downsample import BUCKETS
-from eigenbatch.report.findings import SEVERITIES, Episode
 from eigenbatch.report.groups import differing, group, names
 from eigenbatch.report.paired import pairings
 from eigenbatch.report.runs import Claim, Run, find_folders, load, stamp
 from eigenbatch.report.verdict import verdict
+from eigenbatch.runs.findings import SEVERITIES, Episode
 from eigenbatch.runs.summary import TARGET_SHARE
 
 COLOURS = 7  # --series-0 and on in page.css

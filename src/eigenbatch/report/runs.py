@@ -12,8 +12,8 @@ import numpy as np
 
 from eigenbatch.report.charts import CURVES, EVALUATIONS
 from eigenbatch.report.downsample import Curve, bucket_starts, downsample
-from eigenbatch.report.findings import Episode, episodes
 from eigenbatch.runs.directory import read_object
+from eigenbatch.runs.findings import Episode, episodes
 from eigenbatch.runs.metrics import Floats, Series
 from eigenbatch.runs.reader import RunRecord, find_runs, read_run
 

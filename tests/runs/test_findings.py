@@ -1,6 +1,8 @@
-from fake_runs import finding
+from eigenbatch.runs.findings import episodes, worth_saying
 
-from eigenbatch.report.findings import episodes
+
+def finding(name, severity, evidence, advice="what to do"):
+    return {"name": name, "severity": severity, "evidence": evidence, "advice": advice}
 
 
 def reading(step, *found):
@@ -38,3 +40,13 @@ def test_malformed_findings_are_passed_over():
     odd = [None, 3, "text", [None, 4, {}, {"name": "x", "severity": "terrible"}], {"name": "x"}]
     found = episodes([(float(step), one) for step, one in enumerate(odd)])
     assert found == ()
+
+
+def test_each_finding_worth_saying_is_listed_once_the_most_severe_first():
+    readings = [
+        reading(1, ("few negatives", "warning"), ("healthy", "info")),
+        reading(2),
+        reading(3, ("few negatives", "warning"), ("collapsing", "critical")),
+    ]
+    assert [one.name for one in worth_saying(readings)] == ["collapsing", "few negatives"]
+    assert worth_saying([reading(1, ("healthy", "info"))]) == []
