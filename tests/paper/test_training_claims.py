@@ -317,3 +317,21 @@ def test_a_short_run_of_alignment_starts_afresh(tmp_path):
 def test_a_note_says_whether_the_printed_figure_is_still_possible(printed, words):
     difference = paired_difference([0.01, 0.02, 0.0], [0.0, 0.0, 0.0])
     assert f"{words} the printed" in beside(difference, printed)
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [("real-band", "imagenet1k"), ("whitening", "imagenet1k"), ("greedy-cifar", "cifar10"),
+     ("pool-policies", "imagenet100"), ("moco-policies", "moco-imagenet100")],
+)  # fmt: skip
+def test_a_claim_takes_the_printed_settings_from_its_recipe(name, printed):
+    """Only what the claim itself varies may differ from the recipe."""
+    varied = {"selector", "seed", "read_every", "whiten_period", "queue_size"}
+    expected = recipe(printed)
+    for chunk in claim(name).chunks("paper"):
+        assert chunk.settings["recipe"] == printed
+        assert set(chunk.settings) <= {"recipe", "method", *varied}
+        run = run_of(chunk, Place(Path()))
+        assert run.optimizer == expected.optimizer
+        assert run.encoder == expected.encoder
+        assert run.budget == expected.budget

@@ -1,6 +1,6 @@
 """Section "Greedy vs. Pool-Based Spectral Selection": probe sizes against P3 and Random."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eigenbatch_paper import training_facts as facts
 from eigenbatch_paper.claim import Chunk, Row, Scale, Verdict
@@ -14,11 +14,7 @@ GREEDY = ("greedy-16", "greedy-64", "greedy-256", "greedy-pool")
 
 def chunks(scale: Scale) -> list[Chunk]:
     """Random, P3 and four probe sizes, paired by seed; the paper's own setting has CIFAR-10."""
-    printed: dict[str, Any] = {
-        "data": "cifar10", "image_size": 32, "stem": "cifar", "tau": 0.2, "epochs": 400,
-        "optimizer": "sgd", "lr": 0.06, "weight_decay": 5e-4,
-    }  # fmt: skip
-    return policies(scale, ("random", "p3", *GREEDY), **(printed if scale == "paper" else {}))
+    return policies(scale, ("random", "p3", *GREEDY), recipe="cifar10")
 
 
 def judge(rows: list[Row]) -> Verdict:

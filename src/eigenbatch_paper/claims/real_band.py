@@ -12,13 +12,11 @@ if TYPE_CHECKING:
 
 def chunks(scale: Scale) -> list[Chunk]:
     """SimCLR with a reading at every step (every 100 at the paper's scale)."""
-    changes = (
-        {"encoder": "resnet50", "batch_size": 4096, "pool_size": 40_960, "epochs": 90, "lr": 4.8,
-         "dim": 256, "read_every": 100}
-        if scale == "paper"
-        else {"read_every": 1}
-    )  # fmt: skip
-    return [training_chunk(scale, seed, **changes) for seed in range(FEWER_SEEDS[scale])]
+    every = 100 if scale == "paper" else 1
+    return [
+        training_chunk(scale, seed, recipe="imagenet1k", read_every=every)
+        for seed in range(FEWER_SEEDS[scale])
+    ]
 
 
 def judge(rows: list[Row]) -> Verdict:

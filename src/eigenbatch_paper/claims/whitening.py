@@ -1,6 +1,6 @@
 """Section "Diversity manipulation via in-batch whitening": raw and whitened batches in turn."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,12 +17,10 @@ PERIOD = {"smoke": 4, "small": 100, "paper": 100}
 
 def chunks(scale: Scale) -> list[Chunk]:
     """SimCLR that whitens every other `PERIOD` batches, read at every step."""
-    changes = (
-        {"encoder": "resnet50", "batch_size": 4096, "dim": 256, "lr": 4.8} if scale == "paper" else
-        {"epochs": 18} if scale == "small" else {}
-    )  # fmt: skip
+    changes: dict[str, Any] = {"epochs": 18} if scale == "small" else {}
+    changes |= {"read_every": 1, "whiten_period": PERIOD[scale]}
     return [
-        training_chunk(scale, seed, read_every=1, whiten_period=PERIOD[scale], **changes)
+        training_chunk(scale, seed, recipe="imagenet1k", **changes)
         for seed in range(FEWER_SEEDS[scale])
     ]
 
