@@ -49,14 +49,10 @@ class PoolMax(_Partition):
 
     Example:
         >>> import torch
-        >>> from eigenbatch import PoolMax, PoolMin, participation_ratio, select
-        >>> pool = torch.randn(400, 8, generator=torch.Generator().manual_seed(0))
-        >>> most, least = (
-        ...     participation_ratio(pool[select(pool, 20, one, generator=torch.manual_seed(1))])
-        ...     for one in (PoolMax(), PoolMin())
-        ... )
-        >>> most > least
-        True
+        >>> from eigenbatch import PoolMax, select
+        >>> pool = torch.randn(400, 8)
+        >>> len(select(pool, 20, PoolMax()).unique())
+        20
     """
 
     def _choice(self, ranks: Tensor, attainable: int) -> Tensor:
@@ -71,14 +67,10 @@ class PoolMin(_Partition):
 
     Example:
         >>> import torch
-        >>> from eigenbatch import PoolMax, PoolMin, participation_ratio, select
-        >>> pool = torch.randn(400, 8, generator=torch.Generator().manual_seed(0))
-        >>> most, least = (
-        ...     participation_ratio(pool[select(pool, 20, one, generator=torch.manual_seed(1))])
-        ...     for one in (PoolMax(), PoolMin())
-        ... )
-        >>> most > least
-        True
+        >>> from eigenbatch import PoolMin, select
+        >>> pool = torch.randn(400, 8)
+        >>> len(select(pool, 20, PoolMin()).unique())
+        20
     """
 
     def _choice(self, ranks: Tensor, attainable: int) -> Tensor:
