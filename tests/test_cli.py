@@ -236,3 +236,10 @@ def test_other_unusable_words_exit_with_two(tmp_path: Path, words, message: str)
     result = call(*words, *out)
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
+
+
+def test_pairs_can_be_contrasted_across_and_the_finding_comes_first(tmp_path: Path) -> None:
+    first, second = healthy_files(tmp_path)
+    across = call("diagnose", first, "--pairs", second, "--layout", "cross")
+    assert "InfoNCE: 128 anchors, 127 negatives" in across.output
+    assert across.output.index("because") < across.output.index("InfoNCE:")

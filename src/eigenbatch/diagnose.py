@@ -1,6 +1,7 @@
 """Embeddings on disk as a person reads them: titled rows of name, value and meaning."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -47,13 +48,21 @@ class Report:
         return all(one.severity == "info" for one in self.diagnoses)
 
 
-def describe_pairs(z1: Tensor, z2: Tensor, tau: float) -> Report:
-    """Gradient, bands, spectrum and predictions of an NT-Xent batch at temperature tau.
+def describe_pairs(
+    z1: Tensor, z2: Tensor, tau: float, layout: Literal["paired", "cross"] = "paired"
+) -> Report:
+    """Gradient, bands, spectrum and predictions of a batch of pairs at temperature tau.
 
     Rows are put on the sphere first, so that norms other than 1 are no finding: a file often holds
     what a loss normalises later.
+
+    Args:
+        z1: (n, d) embeddings.
+        z2: (n, d) their positives.
+        tau: softmax temperature.
+        layout: "paired" is NT-Xent over both (SimCLR), "cross" compares z1 with z2 only (CLIP).
     """
-    contrast = Contrast.paired(z1, z2)
+    contrast = Contrast.paired(z1, z2) if layout == "paired" else Contrast.cross(z1, z2)
     reading = read_batch(contrast, tau, inputs=inputs_of(z1, z2))
     sections = (
         _softmax(reading),

@@ -61,18 +61,18 @@ def complain(text: str) -> None:
 
 
 def show_report(report: "Report", console: Console) -> None:
-    """Tables of facts, then each diagnosis with its evidence and advice."""
-    for section in report.sections:
-        table = Table("", "value", "meaning", title=section.title, title_justify="left")
-        for line in section.lines:
-            table.add_row(line.name, line.value, line.meaning)
-        console.print(table, "")
+    """Each finding with its evidence and advice, then the tables of facts."""
     for one in report.diagnoses:
         console.print(Text(f"{one.severity}: {one.name}", STYLES[one.severity]))
         reasons = Table.grid(padding=(0, 2))
         reasons.add_row("", "because", Text(one.evidence))
         reasons.add_row("", "advice", Text(one.advice))
         console.print(reasons, "")
+    for section in report.sections:
+        table = Table("", "value", "meaning", title=section.title, title_justify="left")
+        for line in section.lines:
+            table.add_row(line.name, line.value, line.meaning)
+        console.print(table, "")
 
 
 def show_findings(findings: Sequence["Episode"], console: Console) -> None:

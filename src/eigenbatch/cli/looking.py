@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from eigenbatch.diagnose import Report
 
 
+class Layout(StrEnum):
+    """How pairs are contrasted."""
+
+    paired = "paired"
+    cross = "cross"
+
+
 @app.command(epilog="Example: eigenbatch diagnose view1.npy --pairs view2.npy --tau 0.2")
 def diagnose(
     context: typer.Context,
@@ -24,6 +32,9 @@ def diagnose(
         Path | None, typer.Option(help="Positives: row i belongs to row i of EMBEDDINGS.")
     ] = None,
     tau: Annotated[float, typer.Option(help="Softmax temperature.")] = 0.1,
+    layout: Annotated[
+        Layout, typer.Option(help="paired: SimCLR, all views; cross: CLIP, one side to the other.")
+    ] = Layout.paired,
     html: Annotated[
         Path | None, typer.Option("--html", help="Also write the tables as a web page.")
     ] = None,
@@ -35,7 +46,7 @@ def diagnose(
     with errors(context.obj):
         if html is not None:
             _check_page(html)
-        report = _described(embeddings, pairs, tau)
+        report = _described(embeddings, pairs, tau, layout)
         _show(report, html, context.obj)
     context.obj.result(asdict(report) | {"healthy": report.healthy})
     if not report.healthy:
@@ -148,14 +159,18 @@ def _check_page(html: Path) -> None:
         raise ParameterError(f"--html {html} cannot be written: choose another place")
 
 
-def _described(embeddings: Path, pairs: Path | None, tau: float) -> "Report":
+def _described(
+    embeddings: Path, pairs: Path | None, tau: float, layout: Layout = Layout.paired
+) -> "Report":
     from eigenbatch.core.precision import positive_scalar
     from eigenbatch.diagnose import describe_cloud, describe_pairs
     from eigenbatch.files import load_embeddings
 
     positive_scalar(tau, "tau")
     z = load_embeddings(embeddings)
-    return describe_cloud(z) if pairs is None else describe_pairs(z, load_embeddings(pairs), tau)
+    if pairs is None:
+        return describe_cloud(z)
+    return describe_pairs(z, load_embeddings(pairs), tau, layout.value)
 
 
 def _show(report: "Report", html: Path | None, terminal: Terminal) -> None:
