@@ -4,9 +4,12 @@ import gzip
 
 import pytest
 import torch
+from torch import nn
 
 from eigenbatch.errors import DataError, ParameterError
 from eigenbatch.train.data.pairs import Vocabulary, aligned, retrieval_ranks, words
+from eigenbatch.train.encoders.text import WordBag
+from eigenbatch.train.methods import CLIPConfig
 from eigenbatch.train.recipes import recipe
 from eigenbatch.train.settings import override
 from small_runs import StopAfter, facts, lines, start
@@ -49,6 +52,26 @@ def test_a_resumed_run_of_pairs_equals_an_uninterrupted_one(tmp_path):
     whole = start(run, tmp_path / "whole")
     start(run, tmp_path / "cut", observers=[StopAfter(5)])
     assert facts(start(run, tmp_path / "cut", resume=True)) == facts(whole)
+
+
+def test_evaluation_may_be_counted_in_steps(tmp_path):
+    run = paired(tmp_path, "budget.epochs=2", "evaluation.every_steps=4")  # 18 steps
+    found = lines(start(run, tmp_path / "run"))
+    evaluated = [line["step"] for line in found if "mrr" in line and "finished" not in line]
+    assert evaluated == [0, 4, 8, 12, 16, 18]
+    start(run, tmp_path / "cut", observers=[StopAfter(8)])
+    assert facts(start(run, tmp_path / "cut", resume=True)) == [
+        {k: v for k, v in line.items() if "seconds" not in k and k != "record"} for line in found
+    ]
+
+
+def test_clip_projects_linearly_and_only_where_sizes_differ():
+    same = CLIPConfig(dim=16).build(WordBag(9, 16), WordBag(9, 16))
+    assert isinstance(same.head, nn.Identity)
+    other = CLIPConfig(dim=8).build(WordBag(9, 16), WordBag(9, 16))
+    assert (type(other.head), other.head.weight.shape, other.head.bias) == (
+        nn.Linear, (8, 16), None,
+    )  # fmt: skip
 
 
 def test_words_are_counted_and_unknown_ones_share_an_id():

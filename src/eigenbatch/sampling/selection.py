@@ -147,8 +147,8 @@ class Request:
             ids=self.ids[batch],
             ages=self.ages[batch],
             due=self.due,
-            rows=self.rows[chosen][:, :dim],
-            baseline=self.rows[baseline][:, :dim],
+            rows=self._rows_at(chosen)[:, :dim],
+            baseline=self._rows_at(baseline)[:, :dim],
             seconds=self.seconds + time.perf_counter() - start,
         )
 
@@ -177,6 +177,10 @@ class Request:
         choose = selector.bind(self.ids[positions]) if isinstance(selector, Bindable) else selector
         chosen = complete(choose, offer, self.batch_size, generator=self.generator)
         return positions[chosen.cpu()]
+
+    def _rows_at(self, index: Tensor) -> Tensor:
+        """Rows as a copy; several times faster than indexing."""
+        return self.rows.index_select(0, index.to(self.rows.device))
 
     def _shuffled(self, count: int) -> Tensor:
         return shuffled(count, self.generator, torch.device("cpu"))

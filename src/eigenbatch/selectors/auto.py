@@ -1,6 +1,5 @@
 """The dial from random to hard batches, turned by the miss that the cache predicts."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +7,7 @@ import torch
 from torch import Tensor
 
 from eigenbatch.checks import check_entries, is_count, real, whole
-from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.infonce import infonce
-from eigenbatch.core.precision import positive_scalar
+from eigenbatch.core.precision import no_autocast, positive_scalar
 from eigenbatch.errors import ParameterError
 from eigenbatch.selectors.duplicates import NoNearDuplicates
 from eigenbatch.selectors.neighbours import SEARCHED, Neighbours
@@ -122,12 +119,18 @@ class Auto:
 
 
 def predicted_miss(offer: Offer, batch: Tensor, tau: float, positive: float | None = None) -> float:
-    """Mean miss of a batch as cached, over both directions of the contrast."""
-    anchors, keys = offer.anchors[batch], offer.keys[batch]  # (n, d)
-    if offer.towers == 1:
-        assert positive is not None
-        turned = torch.eye(len(batch), dtype=keys.dtype, device=keys.device)  # (n, n)
-        keys = torch.cat([positive * keys, math.sqrt(1 - positive**2) * turned], dim=1)
-        anchors = torch.cat([anchors, torch.zeros_like(turned)], dim=1)  # (n, d + n)
-    directions = Contrast.cross(anchors, keys), Contrast.cross(keys, anchors)
-    return sum(float(infonce(one, tau).miss.mean()) for one in directions) / 2
+    """Mean miss of a batch as cached, over both directions of the contrast.
+
+    With one tower key j is positive * z_j and a part orthogonal to all anchors, so that its
+    similarity to anchor i is positive * <z_i, z_j>.
+    """
+    rows = offer.rows.index_select(0, batch)  # (n, w)
+    with no_autocast(rows):
+        if offer.towers == 2:
+            anchors, keys = rows.chunk(2, dim=1)
+            logits = anchors @ keys.T / tau  # (n, n)
+        else:
+            assert positive is not None
+            logits = positive * (rows @ rows.T) / tau
+    hits = sum(logits.softmax(dim).diagonal().mean() for dim in (0, 1)) / 2
+    return 1 - float(hits)

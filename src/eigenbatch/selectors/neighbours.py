@@ -62,15 +62,15 @@ def nearest(offer: Offer, seeds: Tensor, batch: Tensor, count: int) -> Tensor:
     """(count,) rows outside `batch`, in turns the nearest left to each of the seeds."""
     if count == 0:
         return batch[:0]
-    similarity = offer.similarity(seeds).T.contiguous()  # (s, k)
+    similarity = offer.similarity(seeds)  # (k, s)
     if offer.barred is not None:
-        similarity.masked_fill_(offer.barred, -torch.inf)
-    similarity[:, batch] = -torch.inf
+        similarity.masked_fill_(offer.barred[:, None], -torch.inf)
+    similarity[batch] = -torch.inf
     shares = [count // len(seeds) + (i < count % len(seeds)) for i in range(len(seeds))]
     turns = torch.full((shares[0], len(seeds)), -1, dtype=torch.int64, device=seeds.device)
     for i, share in enumerate(shares):
-        members = similarity[i].topk(share).indices  # (share,) the nearest first
+        members = similarity[:, i].topk(share).indices  # (share,) the nearest first
         turns[:share, i] = members
-        similarity[i + 1 :, members] = -torch.inf
+        similarity[members] = -torch.inf
     picks = turns.flatten()
     return picks[picks >= 0]

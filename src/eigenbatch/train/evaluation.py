@@ -12,10 +12,12 @@ class EvaluationConfig(Config):
 
     Args:
         every: epochs between evaluations; the first is before training.
+        every_steps: steps between evaluations, instead of epochs; for runs of few epochs.
         read_every: steps between readings of the monitor; None: two per epoch.
         transfer: other labelled images that the frozen features are probed on at the end.
     """
 
     every: Count = 1
+    every_steps: Count | None = None
     read_every: Count | None = None
     transfer: ImageConfig | None = None

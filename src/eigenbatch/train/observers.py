@@ -67,12 +67,13 @@ class RecordReadings(Observer):
 
 
 class Evaluate(Observer):
-    """Evaluates before the first step, every `every` epochs and at the end; time is not counted.
+    """Evaluates before the first step, regularly and at the end; time is not counted.
 
     Args:
         measure: called with True for the final evaluation, which closes the record.
         recorder: where values go; None in processes that do not write.
         every: epochs between evaluations.
+        every_steps: steps between evaluations, instead of epochs.
     """
 
     def __init__(
@@ -81,17 +82,29 @@ class Evaluate(Observer):
         recorder: Recorder | None,
         *,
         every: int = 1,
+        every_steps: int | None = None,
     ) -> None:
-        self.measure, self.recorder, self.every = measure, recorder, every
+        self.measure, self.recorder = measure, recorder
+        self.every, self.every_steps = every, every_steps
 
     def on_start(self, training: Training) -> None:
         """Evaluate the untrained encoder: what training is to be compared with."""
         if training.step == 0:
             self._record(training)
 
+    def on_step(self, training: Training, step: Step) -> None:
+        """Evaluate when so many steps were made."""
+        if self.every_steps is not None and training.step % self.every_steps == 0:
+            self._record(training)
+
     def on_epoch(self, training: Training) -> None:
-        """Evaluate when it is due."""
-        if training.epoch % self.every == 0 or training.epoch == training.epochs:
+        """Evaluate after so many epochs, and after the last one."""
+        last = training.epoch == training.epochs
+        if self.every_steps is None:
+            due = last or training.epoch % self.every == 0
+        else:
+            due = last and training.step % self.every_steps != 0
+        if due:
             self._record(training)
 
     def _record(self, training: Training) -> None:

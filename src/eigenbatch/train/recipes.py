@@ -51,7 +51,7 @@ def pairs_cpu(directory: Path | None = None) -> Run:
         data=PairsConfig(),
         encoder=WordBagConfig(),
         method=CLIPConfig(learn_tau=False),
-        batches=BatchesConfig(batch_size=256, coverage="free"),
+        batches=BatchesConfig(batch_size=256),
         optimizer=AdamWConfig(lr=2e-3, weight_decay=0.0),
         schedule=LinearConfig(),
         budget=BudgetConfig(epochs=10),

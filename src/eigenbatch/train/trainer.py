@@ -210,7 +210,12 @@ def _fit(
         watched.append(RecordSteps(recorder, assembled.sampler))
     watched += [
         RecordReadings(assembled.monitor, recorder),
-        Evaluate(assembled.evaluate, recorder, every=assembled.run.evaluation.every),
+        Evaluate(
+            assembled.evaluate,
+            recorder,
+            every=assembled.run.evaluation.every,
+            every_steps=assembled.run.evaluation.every_steps,
+        ),
         checkpoint,
         Finish(assembled.evaluate, recorder),
     ]

@@ -107,6 +107,8 @@ class MoCoConfig(MethodConfig, name="moco"):
 class CLIPConfig(MethodConfig, name="clip"):
     """Two towers with a symmetric loss and a learned temperature.
 
+    An encoder whose output has `dim` entries gets no head, any other a linear one, as published.
+
     Args:
         learn_tau: train the temperature, starting at `tau`.
     """
@@ -123,7 +125,7 @@ class CLIPConfig(MethodConfig, name="clip"):
 
         if len(encoders) != 2:
             raise ParameterError(f"clip needs 2 encoders, got {len(encoders)}")
-        heads = [projected(encoder, self.dim) for encoder in encoders]
+        heads = [linear(encoder, self.dim) for encoder in encoders]
         return CLIP(encoders, heads, self.tau, learn_tau=self.learn_tau)
 
 
@@ -132,3 +134,11 @@ def projected(encoder: "nn.Module", dim: int) -> "nn.Module":
     from eigenbatch.train.encoders.nets import projection_head
 
     return projection_head(int(encoder.features), dim, dim)  # type: ignore[arg-type]
+
+
+def linear(encoder: "nn.Module", dim: int) -> "nn.Module":
+    """A linear map from the encoder's output to `dim` entries; none if it has so many already."""
+    from torch import nn
+
+    features = int(encoder.features)  # type: ignore[arg-type]
+    return nn.Identity() if features == dim else nn.Linear(features, dim, bias=False)
