@@ -40,6 +40,8 @@ NAMES: tuple[str, ...] = (
     "redundant-data",
     "coverage-modes",
     "plateau-time",
+    "hard-batches",
+    "guarded-batches",
 )
 
 

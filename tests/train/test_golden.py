@@ -35,7 +35,7 @@ RUNS = {
     "simclr-whitening": ["method.whiten_period=4", "method.tau=0.1"],
     "simclr-lars": [
         "optimizer=lars", "optimizer.lr=0.6", "optimizer.weight_decay=1e-6",
-        "batches.coverage=stream", "batches.selector=clustered-4",
+        "batches.coverage=stream", "batches.selector=clustered-4", "batches.unknown_share=1",
     ],
     "moco-random": [*MOCO, "optimizer=sgd", "optimizer.lr=0.03"],
     "moco-mixed-greedy": [*MOCO, "method.negatives=mixed", "batches.selector=greedy-64"],

@@ -38,6 +38,7 @@ logger = logging.getLogger("eigenbatch")
 
 CoverageName = Literal["epoch", "stream", "free"]
 VERSION = 1
+HALF = 0.5  # of a batch may be unknown samples, where neighbours are searched
 Choice = tuple[Selection, dict[str, Any]]  # and the state of the selector after it
 
 
@@ -63,8 +64,10 @@ class SpectralBatchSampler(BatchSampler):
         background: choose each batch in a thread while the one before is in use, from the cache as
             it was when that one was drawn.
         unknown_share: how much of a batch may be samples without an embedding while there are
-            enough others to select from; None: all of it, so nothing is selected in the first
-            epoch.
+            enough others to select from; None: half of it for `Neighbours` and `Auto`, which
+            gain from the first batches on, and all of it for other selectors, so that these
+            select nothing in the first epoch. In coverage "epoch" every sample of the first
+            epoch is unknown, unless the cache was filled before.
 
     Example:
         >>> import torch
@@ -239,7 +242,9 @@ class SpectralBatchSampler(BatchSampler):
         batch, size = current.drawn, self.batch_size
         if self.coverage == "epoch":
             size = min(size, self.cache.size - batch * size)
-        share = 1 if self.unknown_share is None else self.unknown_share
+        share = self.unknown_share
+        if share is None:
+            share = 1 if searched_by(self.selector) is None else HALF
         return Request.read(
             self.cache,
             None if self._in_place else current.coverage.candidates(batch, size),

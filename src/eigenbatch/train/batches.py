@@ -25,7 +25,7 @@ class BatchesConfig(Config):
         coverage: "epoch" uses every sample once per epoch, "stream" without borders between
             epochs, "free" draws a fresh pool for every batch.
         unknown_share: how much of a batch may be samples without an embedding, while there are
-            enough others to select from; None: all of it.
+            enough others to select from; None: half of it for neighbours and auto, else all.
         guard: cosine above which two samples are near-duplicates and not put into one batch.
     """
 

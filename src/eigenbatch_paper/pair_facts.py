@@ -1,0 +1,61 @@
+"""Rows of runs on pairs: how soon a policy reaches what Random reaches, and where it ends."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from eigenbatch.runs import PairedDifference, first_crossing, paired_difference
+from eigenbatch_paper.claim import Row
+from eigenbatch_paper.figures import POLICIES as COLOURS
+from eigenbatch_paper.figures import tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Groups = Mapping[str, Sequence[Row]]
+
+
+def final(row: Row) -> float:
+    """Mean reciprocal rank at the end."""
+    return float(row["mrr"][-1])
+
+
+def gain(treated: Sequence[Row], random: Sequence[Row]) -> PairedDifference:
+    """Difference of the final MRR over the seeds, in their order."""
+    return paired_difference([final(row) for row in treated], [final(row) for row in random])
+
+
+def share(
+    treated: Sequence[Row], random: Sequence[Row], axis: Literal["steps", "times"]
+) -> PairedDifference:
+    """Steps or processor time to the final MRR of Random with the same seed, as shares of its own.
+
+    Selection and cache are part of the time. A run that never gets there makes the mean NaN.
+    """
+    shares = [
+        first_crossing(one[axis], one["mrr"], final(other)) / other[axis][-1]
+        for one, other in zip(treated, random, strict=True)
+    ]
+    return paired_difference(shares, [0.0] * len(shares))
+
+
+def interval(difference: PairedDifference, unit: str = "%") -> str:
+    """Mean and 95 % interval of a share or a difference, in hundredths."""
+    low, mean, high = (100 * v for v in (difference.low, difference.mean, difference.high))
+    sign = "+" if unit == "points" else ""
+    return f"{mean:{sign}.1f} {unit} ({low:{sign}.1f} to {high:{sign}.1f})"
+
+
+def draw_curves(axes: "Axes", groups: Groups, title: str) -> None:
+    """Mean MRR of every policy over processor time, and the level where Random ends."""
+    for colour, (name, rows) in zip(COLOURS, groups.items(), strict=False):
+        count = len(rows)
+        times, heights = (
+            [sum(values) / count for values in zip(*(row[key] for row in rows), strict=True)]
+            for key in ("times", "mrr")
+        )
+        axes.plot(times, heights, color=colour, label=name)
+    level = sum(final(row) for row in groups["random"]) / len(groups["random"])
+    axes.axhline(level, color=COLOURS[0], lw=0.8, ls=":")
+    axes.set_ylim(level - 0.15, None)
+    tidy(axes, title, "processor seconds, all overheads included", "mean reciprocal rank")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")

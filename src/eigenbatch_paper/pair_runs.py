@@ -1,0 +1,141 @@
+"""Runs on sentence pairs as chunks of claims: two small towers, evaluated by retrieval."""
+
+import gzip
+import os
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eigenbatch.errors import DataError
+from eigenbatch_paper.claim import Chunk, Place, Row, Scale
+
+if TYPE_CHECKING:
+    from eigenbatch.train import Run
+
+SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 10, "paper": 10}
+NAMES = {
+    "batch_size": "batches.batch_size", "selector": "batches.selector", "guard": "batches.guard",
+    "epochs": "budget.epochs", "evaluate_every": "evaluation.every_steps", "seed": "seed",
+}  # fmt: skip
+"""Settings of a chunk that are settings of its `Run`; `data` and `made_up` choose the files."""
+
+
+def pair_chunk(scale: Scale, seed: int, **changes: Any) -> Chunk:
+    """One run on pairs; at scale smoke a short one on made-up pairs."""
+    settings = {"data": "plain", "made_up": scale == "smoke", **changes, "seed": seed}
+    if scale == "smoke":
+        settings |= {"epochs": 2, "evaluate_every": 4}
+    words = [settings["data"], settings["selector"], settings["batch_size"]]
+    words += ["guarded"] if settings.get("guard") else []
+    return Chunk("-".join(map(str, ["pairs", *words, "seed", seed])), settings)
+
+
+def run_of(chunk: Chunk, place: Place) -> "Run":
+    """The run that a chunk describes."""
+    from eigenbatch.train import override, recipe
+
+    settings = chunk.settings
+    files = _files(place, str(settings["data"]), made_up=bool(settings["made_up"]))
+    texts = [f"data.{name}={path}" for name, path in files.items()]
+    texts += [f"{NAMES[name]}={value}" for name, value in settings.items() if name in NAMES]
+    return override(recipe("pairs-cpu"), texts)
+
+
+def compute(chunk: Chunk, place: Place) -> list[Row]:
+    """Train as the chunk says, or read the run if it is finished; one row."""
+    import torch
+
+    from eigenbatch.runs import RunDirectory, read_run
+    from eigenbatch.train import train
+
+    directory = RunDirectory(place.runs / chunk.name)
+    resume = directory.manifest.exists()
+    train(run_of(chunk, place), directory.path, resume=resume, devices=1)
+    run = read_run(directory.path, clock="seconds" if torch.cuda.is_available() else "cpu_seconds")
+    curve, miss = run.series["mrr"], run.series["spectral/miss"].value
+    return [
+        {
+            **chunk.settings,
+            "steps": curve.step.tolist(),
+            "times": curve.seconds.tolist(),
+            "mrr": curve.value.tolist(),
+            "recall_at_1": run.final("recall_at_1"),
+            "miss": float(miss[len(miss) // 2 :].mean()),  # second half of the run
+        }
+    ]
+
+
+def _files(place: Place, version: str, *, made_up: bool) -> dict[str, Path]:
+    """Training and test files for `PairsConfig`, written beside the runs.
+
+    Args:
+        place: its data directory holds train.LANGUAGE.gz and test files of two languages.
+        version: "plain"; "tripled": every training pair three times; "long-tailed": one pair in a
+            hundred fifty times, nine in a hundred five times.
+        made_up: use pairs of random words instead.
+    """
+    folder = place.runs / ("pairs-made-up" if made_up else "pairs")
+    folder.mkdir(parents=True, exist_ok=True)
+    sides = _made_up() if made_up else _downloaded(place.data_dir)
+    files = {}
+    for name, (train, test) in zip(("first", "second"), sides, strict=True):
+        copies = _copies(len(train), version)
+        lines = [line for line, count in zip(train, copies, strict=True) for _ in range(count)]
+        files[name] = _written(folder / f"{version}.{name}.txt", lines)
+        files[f"test_{name}"] = _written(folder / f"test.{name}.txt", test)
+    return files
+
+
+def _copies(count: int, version: str) -> list[int]:
+    """How often each pair stands in the training data."""
+    if version == "tripled":
+        return [3] * count
+    if version == "long-tailed":
+        return [50 if i % 100 == 0 else 5 if i % 100 < 10 else 1 for i in range(count)]
+    return [1] * count
+
+
+def _downloaded(folder: Path | None) -> list[tuple[list[str], list[str]]]:
+    """Training and test sentences of both languages, English first if it is one of them."""
+    if folder is None:
+        raise DataError("give --data-dir, the folder with train.en.gz and train.de.gz")
+    found = {path.name.split(".")[1] for path in folder.glob("train.*.gz")}
+    if len(found) != 2:
+        raise DataError(
+            f"{folder} must hold train.LANGUAGE.gz of two languages, found "
+            f"{', '.join(sorted(found)) or 'none'}"
+        )
+    sides = []
+    for language in sorted(found, key=lambda name: (name != "en", name)):
+        tests = sorted(p for p in folder.glob(f"*.{language}.gz") if p.name[:6] != "train.")
+        if not tests:
+            raise DataError(f"{folder} holds no test file *.{language}.gz beside the training one")
+        train = _lines([folder / f"train.{language}.gz"])
+        sides.append((train, _lines(tests)))
+    return sides
+
+
+def _lines(paths: Iterable[Path]) -> list[str]:
+    return [
+        line
+        for path in paths
+        for line in gzip.decompress(path.read_bytes()).decode("utf-8").splitlines()
+    ]
+
+
+def _made_up(count: int = 1600) -> list[tuple[list[str], list[str]]]:
+    """Sentences of six random words, and the same words with another ending."""
+    draw = random.Random(0)
+    first = [" ".join(f"w{draw.randrange(60)}" for _ in range(6)) for _ in range(count)]
+    second = [" ".join(f"{word}x" for word in line.split()) for line in first]
+    return [(side[: count * 4 // 5], side[count * 4 // 5 :]) for side in (first, second)]
+
+
+def _written(path: Path, lines: Sequence[str]) -> Path:
+    """The file with these lines; another process may be writing the same."""
+    if not path.exists():
+        draft = path.with_name(f"{path.name}.{os.getpid()}")
+        draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        draft.replace(path)
+    return path
