@@ -46,6 +46,7 @@ from eigenbatch.integrations.sinks import JsonLines, TensorBoard, WeightsAndBias
 from eigenbatch.integrations.torchmetrics import SpectralMetric
 from eigenbatch.integrations.transformers import SpectralTrainerCallback
 from eigenbatch.monitor import read_batch
+from eigenbatch.sampling import NeighbourIndex
 from eigenbatch.selectors import (
     AfterBatches,
     BatchBuilder,
@@ -221,6 +222,10 @@ def selectors():
 def stateful():
     made, drawn, watching = cache(), sampler(), monitor()
     stop = StopOn("collapsing")
+    large = EmbeddingCache(64, 4)
+    large.update(range(64), torch.randn(64, 4))
+    index = NeighbourIndex(large)
+    index.build()
     return {
         "EmbeddingCache": (EmbeddingCache, {"size": 3, "dim": 4, "towers": 1,
                                             "dtype": torch.float16, "device": "cpu", "path": None}),
@@ -234,10 +239,15 @@ def stateful():
         "EmbeddingCache.update_synchronized": (made.update_synchronized,
                                                {"ids": IDS, "z": Z, "second": None, "group": None}),
         "IndexedDataset": (IndexedDataset, {"dataset": [1, 2]}),
+        "NeighbourIndex": (NeighbourIndex, {"cache": made, "lists": 1, "probes": 1, "bytes": None,
+                                            "every": 1}),
+        "NeighbourIndex.neighbours": (index.neighbours, {"ids": IDS[:4], "count": 2}),
+        "NeighbourIndex.recall": (index.recall, {"queries": 4, "count": 2, "generator": None}),
+        "NeighbourIndex.refresh": (index.refresh, {"epoch": 0}),
         "SpectralBatchSampler": (SpectralBatchSampler, {
             "cache": made, "batch_size": 4, "selector": Random(), "pool_size": 8,
             "coverage": "epoch", "seed": 0, "drop_last": True, "num_replicas": 1, "rank": 0,
-            "background": False, "unknown_share": 0.5}),
+            "background": False, "unknown_share": 0.5, "index": None}),
         "SpectralBatchSampler.load_state_dict": (drawn.load_state_dict,
                                                  {"state": drawn.state_dict()}),
         "SpectralBatchSampler.set_epoch": (drawn.set_epoch, {"epoch": 1}),

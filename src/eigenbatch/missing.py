@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 
 EXTRAS = {
+    "faiss": "index",
     "jinja2": "report",
     "kornia": "train",
     "lightning": "train",

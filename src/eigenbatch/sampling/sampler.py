@@ -27,6 +27,7 @@ from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.coverage import Buffer, Coverage, FreshPools
 from eigenbatch.sampling.epoch_pass import EpochPass, check_state
 from eigenbatch.sampling.errors import StateError
+from eigenbatch.sampling.neighbour_index import IndexedPools, NeighbourIndex, check_index
 from eigenbatch.sampling.order import BATCH, ShuffledEpochs, generator_of, key
 from eigenbatch.sampling.sampler_arguments import POOL_BATCHES, check_numbers, check_shards
 from eigenbatch.sampling.selection import Request, Selection
@@ -68,6 +69,8 @@ class SpectralBatchSampler(BatchSampler):
             gain from the first batches on, and all of it for other selectors, so that these
             select nothing in the first epoch. In coverage "epoch" every sample of the first
             epoch is unknown, unless the cache was filled before.
+        index: proposes neighbours of the seeds beside the random candidates, for caches too large
+            to search; with coverage "free" and `Neighbours` or `Auto` only.
 
     Example:
         >>> import torch
@@ -94,6 +97,7 @@ class SpectralBatchSampler(BatchSampler):
         rank: int | None = None,
         background: bool = False,
         unknown_share: float | None = None,
+        index: NeighbourIndex | None = None,
     ) -> None:
         check_type(cache, EmbeddingCache, "cache")
         batch_size = whole(batch_size, "batch_size", least=1)  # torch accepts int only
@@ -106,7 +110,8 @@ class SpectralBatchSampler(BatchSampler):
         self.cache, self.selector = cache, selector
         self.unknown_share = unknown_share
         self._seeds = seeds_of(selector)
-        searched = searched_by(selector) or POOL_BATCHES * batch_size
+        self.index = check_index(index, cache, coverage, self._seeds)
+        searched = (index is None and searched_by(selector)) or POOL_BATCHES * batch_size
         if coverage == "stream":  # a sample that is buffered for most of an epoch defers itself
             searched = min(searched, cache.size // 2)
         self.pool_size = min(pool_size or max(batch_size, searched), cache.size)
@@ -285,6 +290,8 @@ class SpectralBatchSampler(BatchSampler):
                 "the embedding cache is still empty after an epoch, so batches are random: call "
                 "cache.update(ids, z) with the embeddings of every training step"
             )
+        if self.index is not None:
+            self.index.refresh(self.epoch)
         self._pass, self._prepared = self._prepared_pass() or self._new_pass(self.epoch), None
         return self._pass
 
@@ -314,6 +321,14 @@ class SpectralBatchSampler(BatchSampler):
         )
 
     def _new_coverage(self, epoch: int) -> Coverage:
+        if self.index is not None:
+            return IndexedPools(
+                self._epochs,
+                self.pool_size,
+                index=self.index,
+                seeds=self._seeds or 1,
+                epoch=epoch,
+            )
         if self.coverage == "free":
             return FreshPools(self._epochs, self.pool_size, epoch=epoch)
         each = self.cache.size if self.coverage == "epoch" else len(self) * self.batch_size
