@@ -7,6 +7,7 @@ import torch
 from batches import DIMENSION, PAIRS, TAU, healthy_views, samples, spoilt
 from torch.nn.functional import normalize, one_hot
 
+from eigenbatch import Neighbours
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.monitor.diagnose import NAMES, UNTRAINED, diagnose_cloud
 from eigenbatch.monitor.measure import inputs_of, read_batch
@@ -66,6 +67,13 @@ def same_batch_repeated() -> Reading:
 def task_solved() -> Reading:
     reading = read(*healthy_views(noise=0.3), tau=0.05)
     return replace(reading, step=1000, course=Course(streaks={"task solved": 2}))
+
+
+def easy_batches() -> Reading:
+    """Sixteen groups of alike samples: random neighbours are far easier than those of a group."""
+    groups = samples(pairs=16, seed=5)[torch.arange(PAIRS) % 16]
+    rows = normalize(groups) + 0.8 * normalize(samples())
+    return read_batch(Contrast.cross(rows, rows + 0.2 * normalize(samples(seed=7))), 0.1)
 
 
 def misaligned_pairs() -> Reading:
@@ -166,7 +174,7 @@ def test_the_situation_gets_its_diagnosis(name: str) -> None:
     assert name in found
     assert "healthy" not in found
     assert any(character.isdigit() for character in found[name].evidence)
-    remark = name in ("modality gap", "alignment saturated")
+    remark = name in ("modality gap", "alignment saturated", "easy batches")
     assert remark == (found[name].severity == "info") or name == "half-precision input"
     assert found[name].advice
 
@@ -192,6 +200,43 @@ def test_a_cause_makes_its_symptom_a_remark() -> None:
 
 def test_a_solved_task_outside_a_run_is_what_a_trained_model_shows() -> None:
     assert "task solved" not in names(replace(task_solved(), course=None))
+
+
+def test_two_towers_that_solve_random_batches_slowly_are_no_fault() -> None:
+    z1, z2 = healthy_views(noise=0.3)
+    reading = replace(read_batch(Contrast.cross(z1, z2), 0.05), step=1000)
+    for solved_at, names in ((50, {"task solved"}), (300, set())):
+        course = Course(streaks={"task solved": 2}, solved_at=solved_at)
+        found = replace(reading, course=course).diagnoses
+        assert {one.name for one in found if one.severity == "warning"} == names
+
+
+def test_a_reading_says_whether_selection_would_pay() -> None:
+    assert "raise the force about" in easy_batches().selection
+    assert "hard already" in read(*healthy_views(), tau=0.5).selection
+    assert "queue" in queue_unlike_keys().selection
+
+
+@pytest.mark.parametrize("groups", [1, 64])
+def test_the_prediction_for_hard_batches_is_near_what_neighbours_give(groups: int) -> None:
+    """Within a factor of two, for isotropic and for grouped samples; random ones are easier."""
+    n, generator = 128, torch.Generator().manual_seed(0)
+    centres = torch.randn(groups, 24, generator=generator)[torch.arange(n * n // 4) % groups]
+    spread = torch.randn(centres.shape, generator=generator)
+    anchors = normalize((groups > 1) * centres + spread)
+    keys = normalize(anchors + 0.15 * torch.randn(anchors.shape, generator=generator))
+    misses = []
+    for seed in range(8):
+        draw = torch.Generator().manual_seed(seed)
+        batches = (
+            torch.randperm(len(anchors), generator=draw)[:n],
+            Neighbours(4)(anchors, n, generator=draw),
+        )
+        easy, hard = (read_batch(Contrast.cross(anchors[b], keys[b]), 0.1) for b in batches)
+        misses.append([easy.softmax.miss, easy.negatives.hard_miss, hard.softmax.miss])
+    random, predicted, actual = torch.tensor(misses).mean(0).tolist()
+    assert 0.5 < predicted / actual < 2
+    assert random < 0.7 * min(predicted, actual)
 
 
 def test_the_tower_that_collapsed_is_named() -> None:

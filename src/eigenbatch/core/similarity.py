@@ -9,15 +9,19 @@ negative similarity s: negatives above p, and negatives above p - NEARLY (p - s)
 Four counts over anchors say how far the task is solved: an anchor is solved when its positive beats
 every negative, found when at most a tenth of its negatives beat the positive, misplaced when more
 than half of them do. In a run that finds most positives, misplaced ones are wrong pairs.
+
+What would a batch of neighbours be like? The most similar of n random samples is about as similar
+as the nearest n / 4 of n^2 / 4, so an anchor is given N- / 4 further negatives that are as similar
+as its hardest one: a' = log(e^a + (N- / 4) e^{(s_max - s+) / tau}), from which its miss follows.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.infonce import BLOCK_ELEMENTS
+from eigenbatch.core.infonce import BLOCK_ELEMENTS, InfoNCE
 from eigenbatch.core.precision import accumulated, no_autocast
 from eigenbatch.core.sums import Sums
 
@@ -26,6 +30,9 @@ NEARLY = 0.25
 
 TOP = 0.1
 """A positive is found while at most this share of the anchor's negatives beat it."""
+
+HARD_SHARE = 0.25
+"""Share of a batch by `Neighbours(seeds=4)` that lies near an anchor."""
 
 COPY = 0.9999
 """Cosine above which two rows are the same input, even in float32."""
@@ -45,19 +52,20 @@ class SimilaritySums(Sums):
     found: float  # anchors whose positive is beaten by at most a tenth of their negatives
     misplaced: float  # anchors whose positive is beaten by more than half of their negatives
     copied: float  # anchors with a negative at cosine above COPY
+    hard_miss: float  # over anchors, the miss in a batch of neighbours
+    squared_hard_miss: float
 
 
 @torch.no_grad()
-def similarity_sums(
-    contrast: Contrast, mean_positive: float, mean_negative: float
-) -> SimilaritySums:
+def similarity_sums(values: InfoNCE, mean_positive: float, mean_negative: float) -> SimilaritySums:
     """One pass over the similarities in row blocks of bounded memory."""
+    contrast = values.contrast
     anchors, candidates = contrast.anchors, contrast.candidates
     own = (anchors * contrast.keys[contrast.positive]).sum(1, keepdim=True)  # (n, 1)
     near = mean_positive - NEARLY * (mean_positive - mean_negative)
     n, rows = len(anchors), max(1, BLOCK_ELEMENTS // len(candidates))
     count = contrast.negative_count
-    totals = accumulated(anchors.new_zeros(9))
+    totals = accumulated(anchors.new_zeros(11))
     with no_autocast(anchors):
         for start in range(0, n, rows):
             block = slice(start, start + rows)
@@ -79,9 +87,15 @@ def similarity_sums(
                 (2 * beaten > count).count_nonzero(),
                 (peak > COPY).count_nonzero(),
             )
+            lead = accumulated(peak - own[block]).squeeze(1) / values.tau  # (b,)
+            hard = (lead + math.log(max(1.0, HARD_SHARE * count))).logaddexp(
+                accumulated(values.log_odds[block])
+            )
+            miss = torch.sigmoid(hard)  # (b,)
             # ||x - y||^2 = 2 - 2 <x, y> for unit rows
             potential = similarity.mul_(4).sub_(4).exp_().sum()
-            totals += torch.stack([potential, *counts]).to(totals)
+            sums = [potential, *counts, miss.sum(), miss.square().sum()]
+            totals += torch.stack([one.to(totals) for one in sums])
     return SimilaritySums(float(n * count), *totals.tolist())
 
 

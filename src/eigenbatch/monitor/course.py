@@ -19,7 +19,7 @@ from eigenbatch.core.movement import (
     repetition_sums,
     sketch_of,
 )
-from eigenbatch.monitor.parts import Course, Negatives
+from eigenbatch.monitor.parts import Course, Negatives, Softmax
 from eigenbatch.monitor.ranks import Ranks, SingleProcess
 from eigenbatch.monitor.sides import sides
 from eigenbatch.monitor.thresholds import EARLY_STEPS, FOUND_SHARE, STILL_ROWS
@@ -53,6 +53,7 @@ class RunMemory:
         self._streaks: dict[str, int] = {}
         self._misplaced: deque[float] = deque(maxlen=WINDOW)
         self._losses: deque[float] = deque(maxlen=LOSSES)
+        self._solved_at: int | None = None
 
     @torch.no_grad()
     def marks(self, contrast: Contrast, ranks: Ranks | None) -> Marks:
@@ -70,8 +71,11 @@ class RunMemory:
             rows=remembered_rows(rows),
         )
 
-    def add(self, marks: Marks, negatives: Negatives, loss: float, step: int) -> Course:
+    def add(self, marks: Marks, negatives: Negatives, softmax: Softmax, step: int) -> Course:
         """The course up to this reading, which becomes part of the memory."""
+        loss = softmax.loss
+        if self._solved_at is None and negatives.is_solved(softmax.negatives):
+            self._solved_at = step
         movement = {
             side: sketch.moved(self._first[side])
             for side, sketch in marks.sketches.items()
@@ -96,6 +100,7 @@ class RunMemory:
             repetition=marks.repetition,
             misplaced_share=fmean(self._misplaced) if enough else None,
             loss_drop=self._losses[0] - loss if len(self._losses) == LOSSES else None,
+            solved_at=self._solved_at,
         )
 
     def count(self, names: set[str]) -> None:
@@ -114,6 +119,7 @@ class RunMemory:
             "streaks": dict(self._streaks),
             "misplaced": list(self._misplaced),
             "losses": list(self._losses),
+            "solved_at": self._solved_at,
         }
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
@@ -124,8 +130,10 @@ class RunMemory:
             "streaks": _are_counts,
             "misplaced": are_numbers,
             "losses": are_numbers,
+            "solved_at": lambda value: value is None or is_count(value),
         }
-        check_entries(state, "course", entries)
+        older = isinstance(state, dict) and "solved_at" not in state  # as version 0.1
+        check_entries(state | {"solved_at": None} if older else state, "course", entries)
         for one in state["first"].values():
             sketch = {"count": is_count, "noise": is_number, "second": _is_square}
             check_entries(one, "sketch", sketch)
@@ -145,6 +153,7 @@ class RunMemory:
         self._streaks = dict(state["streaks"])
         self._misplaced = deque(state["misplaced"], maxlen=WINDOW)
         self._losses = deque(state["losses"], maxlen=LOSSES)
+        self._solved_at = state.get("solved_at")
         self._rows = None
 
 

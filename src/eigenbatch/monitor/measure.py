@@ -107,7 +107,7 @@ def read_batch(
         ),
         cloud=cloud,
         axes=_axes(contrast, ranks),
-        negatives=_negatives(contrast, sums, ids, ranks),
+        negatives=_negatives(values, sums, ids, ranks),
         outlook=outlook(contrast, values, found.spectrum).gathered(ranks.concatenated),
         towers=towers,
         queue=queue if queued else None,
@@ -219,11 +219,11 @@ def _queue(contrast: Contrast, cloud: Cloud, ids: Tensor | None, queue_ids: Tens
     )
 
 
-def _negatives(contrast: Contrast, sums: AnchorSums, ids: Tensor | None, ranks: Ranks) -> Negatives:
-    anchors = sums.anchors
+def _negatives(values: InfoNCE, sums: AnchorSums, ids: Tensor | None, ranks: Ranks) -> Negatives:
+    contrast, anchors = values.contrast, sums.anchors
     mean_positive = sums.positive_similarity / anchors
     mean_negative = sums.negative_similarity / anchors
-    local = similarity_sums(contrast, mean_positive, mean_negative)
+    local = similarity_sums(values, mean_positive, mean_negative)
     similarity = SimilaritySums.from_vector(ranks.sum(local.vector()))
     alike = similarity.look_alike / similarity.nearly_alike if similarity.nearly_alike else 0.0
     copied = similarity.copied
@@ -238,6 +238,8 @@ def _negatives(contrast: Contrast, sums: AnchorSums, ids: Tensor | None, ranks: 
         found_share=similarity.found / anchors,
         misplaced_share=similarity.misplaced / anchors,
         copied_share=copied / anchors,
+        hard_miss=similarity.hard_miss / anchors,
+        hard_force_ratio=similarity.squared_hard_miss / max(sums.squared_miss, 1e-300),
         repeated_id_share=None if ids is None else _repeated(ranks.concatenated(ids)),
     )
 

@@ -200,8 +200,7 @@ class SpectralMonitor:
             ranks=ready.ranks,
         )
         marks = self._memory.marks(ready.contrast, ready.ranks)
-        loss = reading.softmax.loss
-        course = self._memory.add(marks, reading.negatives, loss, step)
+        course = self._memory.add(marks, reading.negatives, reading.softmax, step)
         trend = self._history.add(reading.gradient.measured)
         return replace(reading, step=step, trend=trend, course=course)
 

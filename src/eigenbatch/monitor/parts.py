@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from eigenbatch.core.band import BatchBand, Method
 from eigenbatch.core.cloud import Cloud
 from eigenbatch.core.variance import VarianceBand
+from eigenbatch.monitor.thresholds import FEW_NEGATIVES, SOLVED_NEGATIVES, SOLVED_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,17 @@ class Negatives:
     found_share: float  # anchors whose positive is beaten by at most a tenth of their negatives
     misplaced_share: float  # anchors whose positive is beaten by more than half of them
     copied_share: float  # rows with a copy (cosine above 0.9999) among their negatives
+    hard_miss: float  # predicted for a batch of neighbours
+    hard_force_ratio: float  # (miss / tau)^2 of such a batch over that of this one
     repeated_id_share: float | None = None  # rows whose sample is in the batch again; needs ids
+
+    def is_solved(self, count: int) -> bool:
+        """Whether nearly all positives beat every one of `count` negatives.
+
+        Beating fewer negatives is easier: the share is raised to the power of the missing ones.
+        """
+        share: float = self.solved_share ** max(1.0, SOLVED_NEGATIVES / count)
+        return count >= FEW_NEGATIVES and share > SOLVED_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,3 +141,4 @@ class Course:
     repetition: float | None = None  # likeness of row i to row i of the reading before
     misplaced_share: float | None = None  # mean over the last readings
     loss_drop: float | None = None  # over the last three readings
+    solved_at: int | None = None  # step of the first reading in which the task was solved

@@ -19,6 +19,7 @@ from eigenbatch.monitor.parts import (
     Towers,
     Trend,
 )
+from eigenbatch.monitor.rules.pairs import selection_outlook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,6 +58,11 @@ class Reading:
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """What is wrong, most severe first, or one `healthy`; see docs/diagnosis.md."""
         return diagnose(self)
+
+    @property
+    def selection(self) -> str:
+        """Whether it would pay to select which samples share a batch, in one sentence."""
+        return selection_outlook(self)
 
     def scalars(self) -> dict[str, float]:
         """Every number under "spectral/...", for any logger; absent ones are left out."""
@@ -137,6 +143,8 @@ def _negative_scalars(negatives: Negatives) -> dict[str, float | None]:
         "found_share": negatives.found_share,
         "misplaced_share": negatives.misplaced_share,
         "copied_share": negatives.copied_share,
+        "hard_miss": negatives.hard_miss,
+        "hard_force_ratio": negatives.hard_force_ratio,
         "repeated_id_share": negatives.repeated_id_share,
     }
 

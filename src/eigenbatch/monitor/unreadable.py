@@ -51,6 +51,8 @@ def unreadable(reason: str, method: Method) -> Reading:
             found_share=NAN,
             misplaced_share=NAN,
             copied_share=NAN,
+            hard_miss=NAN,
+            hard_force_ratio=NAN,
         ),
         outlook=Outlook(
             tau=NAN,

@@ -27,25 +27,65 @@ def identical_views(reading: "Reading") -> Diagnosis | None:
 def task_solved(reading: "Reading") -> Diagnosis | None:
     """Every positive beats all negatives: nothing is left to learn, or it was too easy.
 
-    Only in a run: embeddings of a trained model are expected to be solved.
+    Only in a run: embeddings of a trained model are expected to be solved. Two towers on good data
+    solve random batches within some hundred steps; they are warned about if it took fewer.
     """
-    share, count = reading.negatives.solved_share, reading.softmax.negatives
+    course, count = reading.course, reading.softmax.negatives
     early = reading.step is not None and reading.step < limit.EARLY_STEPS
-    if reading.course is None or early or count < limit.FEW_NEGATIVES:
+    if course is None or early or not reading.negatives.is_solved(count):
         return None
-    comparable = share ** max(1.0, limit.SOLVED_NEGATIVES / count)
-    if comparable <= limit.SOLVED_SHARE:
-        return None
+    fast = course.solved_at is not None and course.solved_at <= limit.SOLVED_FAST
+    if reading.towers is not None and not fast:
+        return None  # easy_batches says what to do
     return Diagnosis(
         name="task solved",
         severity="warning",
-        evidence=f"the positive beats all {count} negatives for {share:.1%} of anchors "
-        f"(threshold {limit.SOLVED_SHARE:.0%} of {limit.SOLVED_NEGATIVES}); loss "
-        f"{reading.softmax.loss:.3f} of {reading.softmax.chance_loss:.2f} at chance",
+        evidence=f"the positive beats all {count} negatives for "
+        f"{reading.negatives.solved_share:.1%} of anchors (threshold {limit.SOLVED_SHARE:.0%} of "
+        f"{limit.SOLVED_NEGATIVES}); loss {reading.softmax.loss:.3f} of "
+        f"{reading.softmax.chance_loss:.2f} at chance",
         advice="The encoder can tell samples apart too easily. Look at a few pairs: do both views "
         "share a mark, border, file artefact or length that survives augmentation (a shortcut)? "
         "Is the augmentation weak? Is the batch always the same? If none of these and the probes "
         "are good, the run has learnt what this task can teach.",
+    )
+
+
+def easy_batches(reading: "Reading") -> Diagnosis | None:
+    """Random batches are easy, and harder ones would give larger gradients. A remark only."""
+    early = reading.step is not None and reading.step < limit.EARLY_STEPS
+    if early or not selection_pays(reading):
+        return None
+    return Diagnosis(
+        name="easy batches",
+        severity="info",
+        evidence=selection_outlook(reading),
+        advice="Select hard batches: SpectralBatchSampler(cache, batch_size, Neighbours()) or "
+        "Auto(tau). If positives are not meant to be this easy, look for a shortcut that both "
+        "sides of a pair share.",
+    )
+
+
+def selection_pays(reading: "Reading") -> bool:
+    """Whether negatives of a batch could be so much harder that gradients grow."""
+    easy = reading.queue is None and reading.softmax.miss <= limit.EASY_MISS
+    return easy and reading.negatives.hard_force_ratio >= limit.HARDER_FORCE
+
+
+def selection_outlook(reading: "Reading") -> str:
+    """One sentence: would it pay to select which samples share a batch?"""
+    miss, ratio = reading.softmax.miss, reading.negatives.hard_force_ratio
+    if reading.queue is not None:
+        return "Most negatives come from the queue: batch composition matters little here."
+    if selection_pays(reading):
+        return (
+            f"Miss {miss:.3f}: random batches are easy; batches of neighbours would have a miss of "
+            f"about {reading.negatives.hard_miss:.2f} and raise the force about {ratio:.0f}x."
+        )
+    if miss > limit.EASY_MISS:
+        return f"Miss {miss:.2f}: batches are hard already, their composition matters little here."
+    return (
+        f"Miss {miss:.3f}: neighbours would raise the force only {ratio:.1f}x, too little to pay."
     )
 
 
