@@ -73,15 +73,37 @@ def test_a_damaged_run_is_shown_beside_a_sound_one(tmp_path, metrics, manifest):
         assert "2 runs" in text
 
 
-def test_charts_without_data_are_left_out_with_a_reason(tmp_path):
+def test_sections_without_data_are_left_out_and_named_at_the_end(tmp_path):
     write_manifest(tmp_path / "run", {"selector": "random", "seed": 0})
     write_metrics(tmp_path / "run", [{"step": s, "loss": 5.0 - s} for s in (1, 2, 3)])
     page = Elements(build([tmp_path], tmp_path / "out.html").read_text())
-    assert [attrs["data-chart"] for _, attrs in page.tags if "data-chart" in attrs] == [
-        "loss-steps"
-    ]
-    assert page.text.count("No run given here has these numbers") == 9
-    assert "No run given here has diagnoses" in page.text
+    sections = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
+    assert sections == ["overview", "loss", "about"]
+    links = [attrs["href"] for tag, attrs in page.tags if tag == "a" and attrs["href"][:1] == "#"]
+    assert {link[1:] for link in links} == set(sections)
+    reason = page.text[page.text.index("Left out, because no run has the numbers") :]
+    assert all(name in reason for name in ("Accuracy (", "Gradient (", "Spectrum (", "Selection ("))
+
+
+def test_a_warning_has_its_evidence_and_advice_in_the_open_once_for_all_runs(tmp_path):
+    for seed in range(5):
+        write_training_run(tmp_path / f"run-{seed}", seed=seed)
+    page = Elements(build([tmp_path], tmp_path / "out.html").read_text())
+    assert page.text.count("What to do: what to do about dimensional collapse") == 1
+    assert "run-0, run-1, run-2 and 2 more runs" in page.text
+    assert "stuck at chance" not in page.text[: page.text.index("Findings along the steps")]
+
+
+def test_a_metric_of_retrieval_is_called_by_its_name(tmp_path):
+    write_manifest(tmp_path / "run", {"seed": 0})
+    lines = [{"step": s, "epoch": s, "mrr": 0.1 + 0.2 * s} for s in (0, 1, 2)]
+    write_metrics(tmp_path / "run", lines)
+    text = build([tmp_path], tmp_path / "out.html").read_text()
+    assert '<th scope="col" class="n">MRR</th>' in text
+    assert "k-NN" not in text[text.index("<main>") : text.index("Left out")]
+    data = json.loads(text.split('id="data">')[1].split("</script>")[0])
+    assert data["charts"][0]["axis"] == "mean reciprocal rank"
+    assert data["untrained"] == 0.1
 
 
 def test_settings_that_differ_come_before_results(page):

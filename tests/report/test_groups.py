@@ -36,6 +36,23 @@ def test_runs_that_differ_only_in_seed_are_one_group(tmp_path):
     }
 
 
+def test_names_use_the_fewest_settings_that_tell_groups_apart(tmp_path):
+    for number, tau in enumerate((0.1, 0.2)):
+        settings = {"method": {"tau": tau}, "lr": number, "path": "/long" * 20 + str(number)}
+        write_manifest(tmp_path / f"run-{number}", settings)
+        write_metrics(tmp_path / f"run-{number}", [{"step": 1, "loss": 2.0}])
+    one, other = group(*load_all(tmp_path))
+    assert (one.name, other.name) == ("tau=0.1", "tau=0.2")
+    assert one.details == f"method.tau=0.1, lr=0, path={'/long' * 20}0"
+
+
+def test_a_long_value_is_cut_and_a_name_that_would_not_be_unique_is_the_folder(tmp_path):
+    for number in range(2):
+        write_manifest(tmp_path / f"run-{number}", {"path": f"{number}" + "/long" * 20})
+        write_metrics(tmp_path / f"run-{number}", [{"step": 1, "loss": 2.0}])
+    assert [one.name for one in group(*load_all(tmp_path))] == ["run-0", "run-1"]
+
+
 def test_a_run_without_settings_is_a_group_of_its_own_at_the_end(tmp_path):
     write_metrics_only = tmp_path / "a"
     write_metrics_only.mkdir()

@@ -42,7 +42,7 @@ def test_time_spent_selecting_is_a_share_of_all_time_so_far(tmp_path):
         tmp_path,
         [{"step": s, "epoch": 0, "seconds": 2.0 * s, "sampler/seconds": 0.5} for s in (1, 2, 3)],
     )
-    np.testing.assert_allclose(load_one(tmp_path).curves["selection_percent"].mean, 25)
+    np.testing.assert_allclose(load_one(tmp_path).curves["selection_percent"].middle, 25)
 
 
 def test_readings_outside_their_band_are_counted(tmp_path):
@@ -81,7 +81,7 @@ def test_a_broken_manifest_is_said_and_the_metrics_are_kept(tmp_path, content, p
     run = load_one(tmp_path)
     assert run.settings is None
     assert run.problems == (() if problem is None else (problem,))
-    assert run.curves["loss"].mean.tolist() == [2.0]
+    assert run.curves["loss"].middle.tolist() == [2.0]
 
 
 def test_missing_and_empty_metrics_are_said(tmp_path):

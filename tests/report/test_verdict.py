@@ -1,6 +1,6 @@
 """The sentences at the top of the page say what was shown, and no more."""
 
-from fake_runs import write_manifest, write_metrics
+from fake_runs import finding, write_manifest, write_metrics
 
 from eigenbatch.report.groups import group, names
 from eigenbatch.report.paired import pairings
@@ -30,8 +30,10 @@ def test_a_difference_is_named_with_its_interval_and_the_untrained_encoder(tmp_p
         write(tmp_path, "greedy-64", seed, [0.4, 0.65 + 0.001 * seed])
         write(tmp_path, "random", seed, [0.4, 0.60])
     better, untrained = sentences(tmp_path)
-    assert better.startswith("greedy-64: +5.1 points against random (95 % interval +4.9 to +5.3)")
-    assert better.endswith("better.")
+    assert better == (
+        "greedy-64: +5.1 points against random "
+        "(k-NN accuracy 60.0 %; 95 % interval +4.9 to +5.3): better."
+    )
     assert untrained == "Untrained: 40.0 %."
 
 
@@ -48,4 +50,27 @@ def test_chance_shows_no_difference_and_two_seeds_tell_nothing(tmp_path):
 
 def test_a_single_run_says_what_it_reached(tmp_path):
     write(tmp_path, "p3", 0, [0.4, 0.7], finished=False)
-    assert sentences(tmp_path) == ["p3-0: 70.0 % (1 of 1 unfinished).", "Untrained: 40.0 %."]
+    assert sentences(tmp_path) == [
+        "p3-0: k-NN accuracy 70.0 % (1 of 1 unfinished).",
+        "Untrained: 40.0 %.",
+    ]
+
+
+def test_a_group_outside_all_comparisons_is_named_with_its_warning(tmp_path):
+    for seed in range(3):
+        for selector in ("random", "p3"):
+            write(tmp_path, selector, seed, [0.4, 0.6])
+    broken = tmp_path / "broken"
+    write_manifest(broken, {"batches": {"selector": "random"}, "tau": 5, "seed": 0})
+    warning = finding("temperature too high", "warning", "tau = 5")
+    lines = [{"step": step, "mrr": 0.2, "diagnoses": [warning]} for step in (50, 100)]
+    write_metrics(broken, [*lines, lines[-1] | {"finished": 1}])
+    assert sentences(tmp_path)[1] == (
+        "random · tau=5: mean reciprocal rank 20.0 %; warning from step 50: temperature too high."
+    )
+
+
+def test_many_groups_are_summed_up_in_one_sentence(tmp_path):
+    for number in range(9):
+        write(tmp_path, f"s{number}", number, [0.4, 0.5 + number / 100], finished=False)
+    assert sentences(tmp_path)[0] == "9 groups, k-NN accuracy from 50.0 % (s0) to 58.0 % (s8)."

@@ -16,17 +16,26 @@ from plotly.offline import get_plotlyjs
 
 from eigenbatch.errors import RunError
 from eigenbatch.report.charts import SECTIONS, own_sections
-from eigenbatch.report.data import chart_data, script_json
+from eigenbatch.report.data import HANDFUL, chart_data, script_json
 from eigenbatch.report.downsample import BUCKETS
 from eigenbatch.report.groups import differing, group, names
 from eigenbatch.report.paired import pairings
 from eigenbatch.report.runs import Claim, Run, find_folders, load, stamp
-from eigenbatch.report.verdict import verdict
+from eigenbatch.report.verdict import verdict, worst
 from eigenbatch.runs.findings import SEVERITIES, Episode
 from eigenbatch.runs.summary import TARGET_SHARE
 
 COLOURS = 7  # --series-0 and on in page.css
 DASHES = 5  # DASHES in page.js
+FINALS = {
+    "knn": "k-NN",
+    "mrr": "MRR",
+    "recall_at_1": "recall at 1",
+    "accuracy": "accuracy",
+    "linear": "linear",
+    "linear_5_labels": "linear, 5 labels",
+}
+"""Evaluations in the overview, those that some run has."""
 OUTCOMES = {
     "reproduced": "good",
     "holds under stated conditions": "partly",
@@ -55,8 +64,13 @@ def render(folders: Sequence[Path], *, version: str = "", interval: float = 0) -
     groups = group(runs, run_names)
     paired = pairings(runs, groups)
     own = own_sections({name for run in runs for name in run.own})
-    sections = (*SECTIONS, *own) if runs else ()
-    data = chart_data(runs, run_names, groups, paired, sections)
+    wanted = (*SECTIONS, *own) if runs else ()
+    rows = [_row(run, name) for run, name in zip(runs, run_names, strict=True)]
+    finals = {key: title for key, title in FINALS.items() if any(key in row.finals for row in rows)}
+    data = chart_data(runs, run_names, groups, paired, wanted)
+    data["table"] = _table(rows, differing(runs), finals)
+    drawn = {chart["id"] for chart in data["charts"]}
+    sections = [one for one in wanted if any(chart.id in drawn for chart in one.charts)]
     scripts = {"head": _file("head.js"), "plotly": get_plotlyjs(), "page": _file("page.js")}
     if interval:
         scripts["live"] = _file("live.js")
@@ -66,9 +80,12 @@ def render(folders: Sequence[Path], *, version: str = "", interval: float = 0) -
         scripts=scripts,
         policy=_policy(scripts.values()),
         data=script_json(data),
-        drawn={chart["id"] for chart in data["charts"]},
+        drawn=drawn,
         sections=sections,
-        rows=[_row(run, name) for run, name in zip(runs, run_names, strict=True)],
+        left_out=[one for one in wanted if one not in sections],
+        rows=rows,
+        finals=finals,
+        findings=_findings(runs, run_names),
         groups=groups,
         group_of={index: number for number, one in enumerate(groups) for index in one.runs},
         differing=differing(runs),
@@ -80,6 +97,7 @@ def render(folders: Sequence[Path], *, version: str = "", interval: float = 0) -
         claims=claims,
         outcomes=OUTCOMES,
         buckets=BUCKETS,
+        handful=HANDFUL,
         reduced=sum(any(curve.reduced for curve in run.curves.values()) for run in runs),
         version=version,
         interval=interval,
@@ -113,6 +131,14 @@ class Timeline:
     end: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A warning with the runs that had it; evidence and advice are those of its first run."""
+
+    episode: Episode
+    runs: tuple[str, ...]
+
+
 def _row(run: Run, name: str) -> Row:
     if run.settings is None and any("manifest" in problem for problem in run.problems):
         state = "damaged"
@@ -128,7 +154,7 @@ def _row(run: Run, name: str) -> Row:
         finals={metric: run.final(metric) for metric in run.evaluations},
         epochs=run.end[1],
         seconds=run.end[2],
-        worst=_worst(run.findings),
+        worst=worst(run.findings),
     )
 
 
@@ -146,8 +172,46 @@ def _timelines(runs: Sequence[Run], run_names: Sequence[str]) -> list[Timeline]:
     return sorted(timelines, key=lambda line: -SEVERITIES.index(line.worst))
 
 
-def _worst(findings: Sequence[Episode]) -> Episode | None:
-    return max(findings, key=lambda one: SEVERITIES.index(one.severity), default=None)
+def _findings(runs: Sequence[Run], run_names: Sequence[str]) -> list[Finding]:
+    """Findings of severity warning or higher by name, the most severe first."""
+    found: dict[str, list[tuple[Episode, str]]] = {}
+    for run, run_name in zip(runs, run_names, strict=True):
+        for name in dict.fromkeys(one.name for one in run.findings if one.severity != "info"):
+            episode = worst([one for one in run.findings if one.name == name])
+            assert episode is not None
+            found.setdefault(name, []).append((episode, run_name))
+    summed = [
+        Finding(
+            episode=max(all_of, key=lambda one: SEVERITIES.index(one[0].severity))[0],
+            runs=tuple(run_name for _, run_name in all_of),
+        )
+        for all_of in found.values()
+    ]
+    return sorted(summed, key=lambda one: -SEVERITIES.index(one.episode.severity))
+
+
+def _table(rows: Sequence[Row], settings: Sequence[str], finals: dict[str, str]) -> dict[str, Any]:
+    """The overview for a spreadsheet."""
+    columns = ["run", *settings, "seed", *finals, "epochs", "seconds", "worst_finding", "state"]
+    return {
+        "columns": columns,
+        "rows": [
+            [
+                row.name,
+                *(row.settings.get(key) for key in (*settings, "seed")),
+                *(_finite(row.finals.get(key, math.nan)) for key in (*finals,)),
+                _finite(row.epochs),
+                _finite(row.seconds),
+                row.worst.name if row.worst else None,
+                row.state,
+            ]
+            for row in rows
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _shared(runs: Sequence[Run]) -> dict[str, Any]:

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from eigenbatch.report.charts import Chart, Section
-from eigenbatch.report.downsample import Curve
+from eigenbatch.report.downsample import Curve, over_runs
 from eigenbatch.report.groups import Group, Progress, progress_by_epoch, progress_by_time
 from eigenbatch.report.paired import Pairing
 from eigenbatch.report.runs import Heat, Run
+from eigenbatch.report.verdict import measure_of, untrained_accuracy
 from eigenbatch.runs.metrics import Floats
+
+HANDFUL = 6
+"""Runs that get a line each; of more, a group is drawn as a band."""
 
 
 def chart_data(
@@ -33,18 +37,33 @@ def chart_data(
         for chart in section.charts
         if _has_data(chart, runs, accuracy, pairings)
     ]
+    bands = [_bands(one) if len(runs) > HANDFUL and len(one) > 1 else None for one in members]
+    single = {metric for chart in shown if chart.kind == "band" for metric in chart.metrics}
+    measure = measure_of(runs)
     return {
         "charts": [
-            {"id": c.id, "kind": c.kind, "metrics": c.metrics, "axis": c.axis, "log": c.log}
+            {
+                "id": c.id,
+                "kind": c.kind,
+                "metrics": c.metrics,
+                "axis": measure if c.kind == "accuracy" else c.axis,
+                "log": c.log,
+            }
             for c in shown
         ],
+        "untrained": _rounded(untrained_accuracy(runs), 5),
         "groups": [group.name for group in groups],
+        "bands": bands,
         "runs": [
             {
                 "name": name,
                 "group": group_of[index],
                 "inside": run.inside,
-                "curves": {metric: _curve(curve) for metric, curve in run.curves.items()},
+                "curves": {
+                    metric: _curve(curve)
+                    for metric, curve in run.curves.items()
+                    if bands[group_of[index]] is None or metric in single
+                },
                 "spectrum": _heat(run.spectrum),
             }
             for index, (run, name) in enumerate(zip(runs, names, strict=True))
@@ -79,8 +98,17 @@ def _has_data(
             return any(chart.metrics[0] in run.curves for run in runs)
 
 
+def _bands(runs: Sequence[Run]) -> dict[str, Any]:
+    """The curves of a group's runs, condensed to one per metric."""
+    metrics = dict.fromkeys(metric for run in runs for metric in run.curves)
+    return {
+        metric: _curve(over_runs([run.curves[metric] for run in runs if metric in run.curves]))
+        for metric in metrics
+    }
+
+
 def _curve(curve: Curve) -> dict[str, Any]:
-    drawn: dict[str, Any] = {"x": _round(curve.x, 8), "y": _round(curve.mean)}
+    drawn: dict[str, Any] = {"x": _round(curve.x, 8), "y": _round(curve.middle)}
     if curve.reduced:
         drawn |= {"low": _round(curve.low), "high": _round(curve.high)}
     return drawn

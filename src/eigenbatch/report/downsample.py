@@ -1,5 +1,6 @@
-"""Fewer points that hide nothing: a bucket keeps its mean and both its extremes."""
+"""Fewer points and fewer lines that hide nothing: both extremes are kept."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +13,13 @@ BUCKETS = 150
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """A series as drawn: the mean of each bucket, between its lowest and highest value."""
+    """A series as drawn: a line between the lowest and the highest value.
+
+    The line is the mean of each bucket, or the median of several runs.
+    """
 
     x: Floats
-    mean: Floats
+    middle: Floats
     low: Floats
     high: Floats
     rows: int  # before downsampling
@@ -38,6 +42,32 @@ def downsample(x: Floats, value: Floats, *, buckets: int = BUCKETS) -> Curve:
         np.minimum.reduceat(value, starts),
         np.maximum.reduceat(value, starts),
         len(x),
+    )
+
+
+def over_runs(curves: Sequence[Curve], *, points: int = BUCKETS) -> Curve:
+    """The median of several runs, from the lowest to the highest of them, at common steps.
+
+    Between its own points a run is read off a straight line; beyond them it does not count.
+    """
+    steps = np.unique(np.concatenate([curve.x for curve in curves]))
+    if len(steps) > points:
+        steps = np.linspace(steps[0], steps[-1], points)
+
+    def table(name: str) -> Floats:
+        return np.stack(
+            [
+                np.interp(steps, curve.x, getattr(curve, name), left=np.nan, right=np.nan)
+                for curve in curves
+            ]
+        )  # (runs, points)
+
+    return Curve(
+        steps,
+        np.nanmedian(table("middle"), axis=0),
+        np.nanmin(table("low"), axis=0),
+        np.nanmax(table("high"), axis=0),
+        sum(curve.rows for curve in curves),
     )
 
 

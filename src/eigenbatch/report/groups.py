@@ -16,13 +16,19 @@ from eigenbatch.runs.metrics import Floats
 BASELINE = "random"
 SELECTOR = ("batches.selector", "selector")
 """Settings that name the selector: ours, and that of `eigenbatch.compare`."""
+LONGEST = 28
+"""Letters of a value in a group's name; the rest is in the second line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Group:
-    """Runs that differ in nothing but their seed."""
+    """Runs that differ in nothing but their seed.
+
+    The name has as many of the settings that differ as tell the groups apart; `details` has all.
+    """
 
     name: str
+    details: str
     runs: tuple[int, ...]  # positions in the list of runs
     settings: dict[str, Any] | None  # without the seed
 
@@ -73,14 +79,17 @@ def group(runs: Sequence[Run], run_names: Sequence[str]) -> list[Group]:
         return not settings, not baseline
 
     ordered = sorted(members.values(), key=rank)
-    telling = differing(runs)
+    telling = sorted(differing(runs), key=lambda key: key not in SELECTOR)
+    firsts = [runs[indices[0]] for indices in ordered]
+    short = _short_names(firsts, [run_names[indices[0]] for indices in ordered], telling)
     return [
         Group(
-            name=_name(runs[indices[0]], run_names[indices[0]], telling),
+            name=name,
+            details=", ".join(f"{key}={value}" for key, value in _values(run, telling).items()),
             runs=tuple(indices),
-            settings=_without_seed(runs[indices[0]].settings),
+            settings=_without_seed(run.settings),
         )
-        for indices in ordered
+        for indices, run, name in zip(ordered, firsts, short, strict=True)
     ]
 
 
@@ -133,12 +142,32 @@ def _over_seeds(x: Floats, table: Floats) -> Progress | None:
     )
 
 
-def _name(run: Run, run_name: str, telling: Sequence[str]) -> str:
-    if run.settings is None or not telling:
-        return run_name
-    values = {key: run.settings.get(key) for key in telling}
-    parts = [str(values.pop(key)) for key in SELECTOR if values.get(key) is not None]
-    return " · ".join(parts + [f"{key}={value}" for key, value in values.items()])
+def _short_names(
+    runs: Sequence[Run], run_names: Sequence[str], telling: Sequence[str]
+) -> list[str]:
+    """Names of the fewest settings that tell all runs apart; else the names of the folders."""
+    for count in range(1, len(telling) + 1):
+        found = [
+            " · ".join(_part(key, value) for key, value in _values(run, telling[:count]).items())
+            if run.settings is not None
+            else run_name
+            for run, run_name in zip(runs, run_names, strict=True)
+        ]
+        if len(set(found)) == len(found) and all(found):
+            return found
+    return list(run_names)
+
+
+def _values(run: Run, telling: Sequence[str]) -> dict[str, Any]:
+    """Values of the settings that differ, as far as the run has them."""
+    settings = run.settings or {}
+    return {key: settings[key] for key in telling if settings.get(key) is not None}
+
+
+def _part(key: str, value: Any) -> str:
+    text = str(value)
+    text = text if len(text) <= LONGEST else "…" + text[1 - LONGEST :]
+    return text if key in SELECTOR else f"{key.rpartition('.')[2]}={text}"
 
 
 def _without_seed(settings: dict[str, Any] | None) -> dict[str, Any] | None:

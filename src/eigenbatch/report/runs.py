@@ -19,6 +19,7 @@ from eigenbatch.runs.reader import RunRecord, find_runs, read_run
 
 FILES = ("manifest.json", "metrics.jsonl", "verdict.json", "figure.png")
 PNG = b"\x89PNG\r\n\x1a\n"
+MEASURES = {"knn": "k-NN accuracy", "mrr": "mean reciprocal rank", "accuracy": "accuracy"}
 SPECTRUM_COLUMNS = 150
 SPECTRUM_ROWS = 32
 
@@ -46,10 +47,18 @@ class Run:
     curves: dict[str, Curve]
     own: tuple[str, ...]  # names of the user's own metrics
     accuracy: Series | None  # what the run is judged by
+    measure: str  # name of the accuracy, for people; "" without one
     evaluations: dict[str, Series]
     inside: dict[str, tuple[int, int]]  # band -> readings inside it, all readings
     spectrum: Heat | None
     findings: tuple[Episode, ...]
+
+    @property
+    def untrained(self) -> float:
+        """Accuracy before the first step; NaN if it was not evaluated."""
+        if self.accuracy is None or self.accuracy.step[0] != 0:
+            return math.nan
+        return float(self.accuracy.value[0])
 
     @property
     def rows(self) -> int:
@@ -114,6 +123,7 @@ def _load_run(record: RunRecord) -> Run:
         },
         own=own,
         accuracy=record.accuracy,
+        measure=MEASURES.get(record.accuracy_name or "", ""),
         evaluations={name: series[name] for name in EVALUATIONS if name in series},
         inside={
             band: counts for band in ("certified", "paper") if (counts := _inside(series, band))

@@ -52,9 +52,14 @@ class RunRecord:
         return self.metrics.series
 
     @property
+    def accuracy_name(self) -> str | None:
+        """The metric the run is judged by: "knn", "mrr" or a user's "accuracy"."""
+        return next((name for name in ACCURACIES if name in self.series), None)
+
+    @property
     def accuracy(self) -> Series | None:
-        """The metric the run is judged by: kNN accuracy, retrieval or a user's `accuracy`."""
-        return next((self.series[name] for name in ACCURACIES if name in self.series), None)
+        """The metric the run is judged by over its steps."""
+        return None if self.accuracy_name is None else self.series[self.accuracy_name]
 
     def final(self, name: str) -> float:
         """The last value of a metric; NaN if there is none."""

@@ -53,20 +53,23 @@
   const kinds = {
     lines(chart) {
       const traces = [];
-      for (const run of data.runs) {
-        if (!shown(run.group)) continue;
-        chart.metrics.forEach((metric, second) => {
-          const curve = run.curves[metric];
-          if (!curve) return;
-          const hue = colour(run.group);
-          if (curve.low && !second) traces.push(range(curve.x, curve.low, curve.high, faint(hue, 0.14)));
-          traces.push({
-            x: curve.x, y: curve.y, mode: curve.x.length === 1 ? "markers" : "lines", text: plain(run.name),
-            line: { color: hue, width: second ? 1.4 : 1.7, dash: second ? "dot" : dash(run.group) },
-            marker: { color: hue }, opacity: second ? 0.75 : 1,
-            hovertemplate: `%{text}<br>step %{x}: %{y:.4g}${second ? " (dotted)" : ""}<extra></extra>`,
-          });
+      const add = (curves, group, text) => chart.metrics.forEach((metric, second) => {
+        const curve = curves[metric];
+        if (!curve) return;
+        const hue = colour(group);
+        if (curve.low && !second) traces.push(range(curve.x, curve.low, curve.high, faint(hue, 0.14)));
+        traces.push({
+          x: curve.x, y: curve.y, mode: curve.x.length === 1 ? "markers" : "lines", text,
+          line: { color: hue, width: second ? 1.4 : 1.7, dash: second ? "dot" : dash(group) },
+          marker: { color: hue }, opacity: second ? 0.75 : 1,
+          hovertemplate: `%{text}<br>step %{x}: %{y:.4g}${second ? " (dotted)" : ""}<extra></extra>`,
         });
+      });
+      data.bands.forEach((curves, group) => {
+        if (curves && shown(group)) add(curves, group, plain(`${data.groups[group]}, median`));
+      });
+      for (const run of data.runs) {
+        if (!data.bands[run.group] && shown(run.group)) add(run.curves, run.group, plain(run.name));
       }
       return [traces, {}];
     },
@@ -122,12 +125,14 @@
           text: plain(data.groups[group]), customdata: curve.seeds,
           hovertemplate: `%{text}<br>${name} %{x:.4g}: %{y:.2%} (seeds: %{customdata})<extra></extra>` });
       });
-      return [traces, { xaxis: { title: { text: name, standoff: 6 } }, yaxis: { tickformat: ".0%" } }];
+      return [traces, { ...untrained(), xaxis: { title: { text: name, standoff: 6 } }, yaxis: { tickformat: ".0%" } }];
     },
 
     paired(chart) {
       const pairs = data.paired.filter((pair) => shown(pair.group));
-      const names = pairs.map((pair) => plain(`${data.groups[pair.group]} − ${data.groups[pair.baseline]}`));
+      const baselines = new Set(pairs.map((pair) => pair.baseline));
+      const names = pairs.map((pair) => [data.groups[pair.group], ...(baselines.size > 1 ? [`− ${data.groups[pair.baseline]}`] : [])]
+        .flatMap((name) => name.split(" · ")).map((part) => plain(part)).join("<br>"));
       const traces = [];
       pairs.forEach((pair, row) => {
         const hue = colour(pair.group), y = pairs.length - row;
@@ -138,12 +143,17 @@
           hovertemplate: "mean %{x:+.2f} pp<extra></extra>" });
       });
       return [traces, {
-        height: 90 + 46 * Math.max(1, pairs.length),
+        height: 90 + Math.max(46, 18 * Math.max(1, ...names.map((name) => name.split("<br>").length))) * Math.max(1, pairs.length),
         xaxis: { title: { text: chart.axis, standoff: 6 }, zeroline: true, zerolinewidth: 2, zerolinecolor: css("--soft") },
         yaxis: { title: { text: "" }, tickvals: pairs.map((_, row) => pairs.length - row), ticktext: names, range: [0.4, pairs.length + 0.6] },
       }];
     },
   };
+
+  const untrained = () => (data.untrained === null ? {} : {
+    shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: data.untrained, y1: data.untrained, line: { color: css("--soft"), width: 1.4, dash: "dot" } }],
+    annotations: [{ text: `untrained ${(100 * data.untrained).toFixed(1)} %`, xref: "paper", x: 1, xanchor: "right", y: data.untrained, yanchor: "bottom", showarrow: false, font: { size: 11, color: css("--soft") } }],
+  });
 
   const nothing = (text) => ({
     xaxis: { visible: false }, yaxis: { visible: false },
@@ -196,6 +206,25 @@
       for (const other of pickers) other.value = picker.value;
       keep();
       draw((chart) => chart.kind === "band" || chart.kind === "heat");
+    });
+  }
+
+  const csvCell = (value) => {
+    const text = value === null || value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  const files = {
+    csv: () => [[data.table.columns, ...data.table.rows].map((row) => row.map(csvCell).join(",")).join("\n") + "\n", "text/csv"],
+    json: () => [JSON.stringify(data), "application/json"],
+  };
+  for (const button of all("[data-save]")) {
+    button.addEventListener("click", () => {
+      const [text, type] = files[button.dataset.save]();
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([text], { type }));
+      link.download = `eigenbatch.${button.dataset.save}`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
     });
   }
 
