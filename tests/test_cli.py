@@ -148,16 +148,6 @@ def test_the_page_holds_tables_and_diagnoses(tmp_path: Path) -> None:
     assert "temperature too high" in text
 
 
-def test_the_demo_succeeds_whatever_it_finds_and_its_command_tells(tmp_path: Path) -> None:
-    out = tmp_path / "demo"
-    demo = call("demo", "--out", out)
-    assert demo.exit_code == 0, demo.output
-    assert (out / "diagnosis.html").is_file()
-    assert (out / "report.html").is_file()
-    command = ("diagnose", out / "view1.npy", "--pairs", out / "view2.npy", "--tau", 0.1)
-    assert call(*command).exit_code == (1 if "warning: " in demo.output else 0)
-
-
 def test_help_version_and_completion_load_no_torch() -> None:
     code = (
         "import sys\n"

@@ -126,7 +126,8 @@ def test_the_command_without_its_packages_says_what_to_install(package: str) -> 
         (["report", "runs"], ("plotly", "jinja2", "scipy", "sklearn"), "report"),
         (["train", "--out", "runs"], (), "train"),
         (["train", "--out", "runs"], ("kornia",), "train"),
-        (["demo", "--out", "runs"], ("sklearn",), "train"),
+        (["demo", "--out", "runs"], ("matplotlib",), "train"),
+        (["demo", "--out", "runs"], ("PIL",), "train"),
         (["diagnose", "rows.safetensors"], ("safetensors",), "cli"),
     ],
 )

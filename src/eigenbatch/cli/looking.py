@@ -1,4 +1,4 @@
-"""`eigenbatch diagnose`, `eigenbatch report` and `eigenbatch demo`."""
+"""`eigenbatch diagnose`, `eigenbatch report` and `eigenbatch embed`."""
 
 import os
 from dataclasses import asdict
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eigenbatch.cli.command import app, errors
-from eigenbatch.cli.training import compare
 from eigenbatch.errors import ParameterError
 from eigenbatch.terminal import Terminal, chunk_progress, show_report
 
@@ -117,37 +116,6 @@ def embed(
     shape = tuple(found.rows.shape)
     terminal.say(f"{shape[0]} pictures, {shape[1]} features: {', '.join(map(str, written))}")
     terminal.result({"shape": shape, "files": [str(path) for path in written]})
-
-
-@app.command(epilog="Example: eigenbatch demo --out runs/demo")
-def demo(
-    context: typer.Context,
-    out: Annotated[Path, typer.Option(help="Folder for embeddings, pages and runs.")] = Path(
-        "runs/demo"
-    ),
-) -> None:
-    """Diagnose embeddings of scikit-learn's digits, then compare three selectors on them."""
-    terminal: Terminal = context.obj
-    with errors(terminal):
-        import numpy as np
-
-        from eigenbatch.demo import digit_views
-
-        out.mkdir(parents=True, exist_ok=True)
-        first, second = out / "view1.npy", out / "view2.npy"
-        for path, view in zip((first, second), digit_views(), strict=True):
-            np.save(path, view.numpy())
-        page = out / "diagnosis.html"
-        terminal.say(f"$ eigenbatch diagnose {first} --pairs {second} --tau 0.1 --html {page}\n")
-        _show(_described(first, second, 0.1), page, terminal)
-    runs, chosen, short = out / "compare", "random,p3,greedy-64", "budget.epochs=6"
-    terminal.say(
-        f"\n$ eigenbatch compare --selectors {chosen} --seeds 2 --set {short} --out {runs}\n"
-    )
-    compare(context, chosen, 2, None, None, None, [short], None, runs)
-    page = out / "report.html"
-    terminal.say(f"\n$ eigenbatch report {runs} --out {page}\n")
-    report(context, [runs], page)
 
 
 def _check_page(html: Path) -> None:

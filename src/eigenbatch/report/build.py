@@ -173,7 +173,7 @@ def _timelines(runs: Sequence[Run], run_names: Sequence[str]) -> list[Timeline]:
 
 
 def _findings(runs: Sequence[Run], run_names: Sequence[str]) -> list[Finding]:
-    """Findings of severity warning or higher by name, the most severe first."""
+    """Findings of severity warning or higher by name, the most severe and the earliest first."""
     found: dict[str, list[tuple[Episode, str]]] = {}
     for run, run_name in zip(runs, run_names, strict=True):
         for name in dict.fromkeys(one.name for one in run.findings if one.severity != "info"):
@@ -187,7 +187,9 @@ def _findings(runs: Sequence[Run], run_names: Sequence[str]) -> list[Finding]:
         )
         for all_of in found.values()
     ]
-    return sorted(summed, key=lambda one: -SEVERITIES.index(one.episode.severity))
+    return sorted(
+        summed, key=lambda one: (-SEVERITIES.index(one.episode.severity), one.episode.first)
+    )
 
 
 def _table(rows: Sequence[Row], settings: Sequence[str], finals: dict[str, str]) -> dict[str, Any]:

@@ -1,0 +1,153 @@
+"""`eigenbatch demo`: a common mistake named while it trains, its remedy, and harder batches."""
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.padding import Padding
+from rich.text import Text
+
+from eigenbatch.cli.command import app, check_out, errors, resumable
+from eigenbatch.terminal import Terminal
+
+if TYPE_CHECKING:
+    from eigenbatch.demo import Letters
+    from eigenbatch.runs import Comparison, Recorder, RunRecord
+
+SEEDS = 4
+
+
+@app.command(epilog="Example: eigenbatch demo --out runs/demo")
+def demo(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the page.")] = Path(
+        "runs/demo"
+    ),
+) -> None:
+    """Train with a common mistake, see it named, correct it, then choose harder batches.
+
+    About a minute on two cores, nothing is downloaded. Runs that are finished are kept.
+    """
+    terminal: Terminal = context.obj
+    with errors(terminal), resumable(terminal):
+        check_out(out)
+        from eigenbatch.demo import load_letters
+        from eigenbatch.report.build import build
+
+        letters = load_letters()
+        count, held_out = letters.sans.shape[1], int(letters.held_out.sum())
+        terminal.say(
+            f"Task: find a letter of one typeface in another, by mean reciprocal rank (MRR; 1 is\n"
+            f"best). {count:,} letters from fonts of matplotlib, {held_out} of them only in the "
+            "test."
+        )
+        wrong = _mistake(letters, out / "mistake", terminal)
+        result = _comparison(letters, out / "compare", terminal)
+        page = build([out], out / "report.html")
+    terminal.say(f"page: {page}")
+    terminal.result(_numbers(wrong, result) | {"page": str(page)})
+
+
+def _mistake(letters: "Letters", folder: Path, terminal: Terminal) -> "RunRecord":
+    """One run with one picture as both views; the monitor speaks while it trains."""
+    from eigenbatch.demo import train
+    from eigenbatch.runs import Recorder, read_run
+    from eigenbatch.runs.comparison import read_if_finished, set_aside
+    from eigenbatch.runs.findings import worth_saying
+    from eigenbatch.selectors.random import Random
+
+    terminal.say("\n1. Training with a mistake: one picture is used as both views.")
+    warn = _warner(terminal)
+    if done := read_if_finished(folder):
+        for one in worth_saying(done.metrics.records["diagnoses"]):
+            warn(
+                f"step {one.first:.0f}, {one.severity}: {one.name}. {one.evidence}. "
+                f"What to do: {one.advice}"
+            )
+    else:
+        set_aside(folder)
+        config = {"selector": "random", "views": "one picture twice", "seed": 0}
+        with Recorder(folder, config=config) as recorder:
+            train(letters, Random(), 0, recorder, say=warn, same_view=True)
+    run = read_run(folder)
+    mrr = run.series["mrr"].value
+    terminal.say(
+        f"   Loss {run.final('loss'):.3f}; MRR {mrr[0]:.3f} before training, "
+        f"{mrr[-1]:.3f} after it."
+    )
+    return run
+
+
+def _comparison(letters: "Letters", folder: Path, terminal: Terminal) -> "Comparison":
+    """The corrected training with random batches and with hard ones, in pairs of runs."""
+    from eigenbatch.demo import TAU, train
+    from eigenbatch.runs import compare
+    from eigenbatch.selectors.auto import Auto
+    from eigenbatch.selectors.random import Random
+
+    selectors: dict[str, Callable[[], Any]] = {
+        "random": Random,
+        "auto": lambda: Auto(TAU, target=0.7),
+    }
+    warn = _warner(terminal)
+    done: dict[tuple[str, int], float] = {}
+
+    def progress(name: str, seed: int, accuracy: float | None) -> None:
+        if accuracy is None:
+            return
+        done[name, seed] = accuracy
+        if len(done) == 1:
+            terminal.say(f"   MRR {accuracy:.3f}.")
+            terminal.say(
+                f"\n3. Batches of similar letters (Auto) against random ones, {SEEDS} seeds:"
+            )
+        elif name == "auto":
+            terminal.say(f"   seed {seed}: random {done['random', seed]:.3f}, auto {accuracy:.3f}")
+
+    def corrected(name: str, seed: int, recorder: "Recorder") -> None:
+        say = warn if not done else lambda text: None  # later warnings are on the page
+        train(letters, selectors[name](), seed, recorder, say=say)
+
+    terminal.say("\n2. The advice applied: the second view shows the letter in another typeface.")
+    result = compare(corrected, list(selectors), SEEDS, folder, progress=progress)
+    gain = result.entries[1].accuracy_gain
+    reading = (
+        ("better" if gain.mean > 0 else "worse") if gain.significant else "no difference shown"
+    )
+    terminal.say(
+        f"   {100 * gain.mean:+.1f} points of MRR (95 % interval {100 * gain.low:+.1f} to "
+        f"{100 * gain.high:+.1f}): {reading}.\n"
+    )
+    return result
+
+
+def _warner(terminal: Terminal) -> Callable[[str], None]:
+    """Shows what the monitor says, at the moment it says it: of the advice, the first sentence."""
+    console = terminal.console()
+
+    def say(text: str) -> None:
+        found, _, advice = text.partition(" What to do: ")
+        shown = f"{found}\nWhat to do: {advice.partition('. ')[0].rstrip('.')}."
+        console.print(Padding(Text(shown, "yellow"), (0, 0, 0, 3)))
+
+    return say
+
+
+def _numbers(wrong: "RunRecord", result: "Comparison") -> dict[str, Any]:
+    from eigenbatch.runs.findings import worth_saying
+
+    random, auto = result.entries
+    return {
+        "untrained": float(wrong.series["mrr"].value[0]),
+        "mistake": wrong.final("mrr"),
+        "findings": [
+            {"name": one.name, "step": one.first, "evidence": one.evidence, "advice": one.advice}
+            for one in worth_saying(wrong.metrics.records["diagnoses"])
+        ],
+        "random": fmean(one.final_accuracy for one in random.summaries),
+        "auto": fmean(one.final_accuracy for one in auto.summaries),
+        "gain": auto.accuracy_gain.mean,
+        "gain_interval": [auto.accuracy_gain.low, auto.accuracy_gain.high],
+    }
