@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from eigenbatch.cli import app
+from eigenbatch.core.contrast import Contrast
 from eigenbatch.files import FileFormatError
+from eigenbatch.monitor.measure import read_batch
 from eigenbatch_paper.registry import NAMES
 
 pytestmark = pytest.mark.slow
@@ -49,9 +52,12 @@ def test_scaled_rows_are_the_same_embeddings(tmp_path: Path) -> None:
     assert call("diagnose", first, "--pairs", second, "--tau", 0.2).exit_code == 0
 
 
-def test_every_table_is_shown_and_none_is_wider_than_the_terminal(tmp_path: Path) -> None:
+def test_every_table_is_shown_on_demand_and_none_is_wider_than_the_terminal(tmp_path: Path) -> None:
     first, second = healthy_files(tmp_path)
-    output = call("diagnose", first, "--pairs", second).output
+    short = call("diagnose", first, "--pairs", second).output
+    assert "certified between" in short
+    assert "What if?" not in short
+    output = call("diagnose", first, "--pairs", second, "--tables").output
     for title in ("InfoNCE: 256 anchors", "Squared anchor gradient", "Spectrum of 256 rows"):
         assert title in output
     for name in ("certified band", "paper's band", "What if?"):
@@ -138,14 +144,26 @@ def test_other_file_formats_give_the_same_tables(tmp_path: Path, ending: str) ->
     assert call("diagnose", other).output == call("diagnose", first).output
 
 
-def test_the_page_holds_tables_and_diagnoses(tmp_path: Path) -> None:
+def test_the_page_holds_findings_first_then_plots_and_tables(tmp_path: Path) -> None:
     first, second = healthy_files(tmp_path)
     page = tmp_path / "pages" / "page.html"
     result = call("diagnose", first, "--pairs", second, "--tau", 5, "--html", page)
     assert result.exit_code == 1
     text = page.read_text()
-    assert "certified band" in text
-    assert "temperature too high" in text
+    marks = ["temperature too high", "Lower tau", "Spectrum</h3>", "Similarities</h3>"]
+    places = [text.index(mark) for mark in (*marks, "certified band", "What if?")]
+    assert places == sorted(places)
+    data = json.loads(text.split('id="data">')[1].split("</script>")[0])
+    assert sum(data["similarities"]["positive"]) == 256
+    assert sum(data["similarities"]["negative"]) == 256 * 254
+    assert sum(data["eigenvalues"]) == pytest.approx(1.0)
+
+
+def test_the_page_of_embeddings_alone_has_no_similarities(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert call("diagnose", healthy_files(tmp_path)[0], "--html", page).exit_code == 0
+    assert "Spectrum</h3>" in page.read_text()
+    assert "Similarities</h3>" not in page.read_text()
 
 
 def test_help_version_and_completion_load_no_torch() -> None:
@@ -177,6 +195,9 @@ def test_json_is_all_there_is_on_standard_output(tmp_path: Path, before: bool) -
     content = json.loads(result.stdout)
     assert content["healthy"] is True
     assert content["diagnoses"][0]["name"] == "healthy"
+    z1, z2 = (torch.from_numpy(np.load(path)) for path in (first, second))
+    assert content["scalars"] == read_batch(Contrast.paired(z1, z2), 0.2).scalars()
+    assert [one["exact"] for one in content["what_if"]] == [True, True, False, False]
 
 
 def test_quiet_prints_nothing_but_still_writes_the_page(tmp_path: Path) -> None:
@@ -231,5 +252,5 @@ def test_other_unusable_words_exit_with_two(tmp_path: Path, words, message: str)
 def test_pairs_can_be_contrasted_across_and_the_finding_comes_first(tmp_path: Path) -> None:
     first, second = healthy_files(tmp_path)
     across = call("diagnose", first, "--pairs", second, "--layout", "cross")
-    assert "InfoNCE: 128 anchors, 127 negatives" in across.output
-    assert across.output.index("because") < across.output.index("InfoNCE:")
+    assert "128 anchors, 127 negatives" in across.output
+    assert across.output.index("because") < across.output.index("127 negatives")

@@ -1,7 +1,7 @@
-"""Embeddings on disk as a person reads them: titled rows of name, value and meaning."""
+"""Embeddings on disk as a person reads them: findings, titled rows of facts, and what to plot."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -10,11 +10,13 @@ from eigenbatch.core.band import BatchBand
 from eigenbatch.core.cloud import Cloud, cloud_of
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.precision import accumulated
-from eigenbatch.core.prediction import at_other_tau
+from eigenbatch.core.prediction import Prediction, at_other_tau
+from eigenbatch.core.spectrum import spectrum
+from eigenbatch.histograms import Similarities, similarities, some_anchors
 from eigenbatch.monitor.diagnose import diagnose, diagnose_cloud
 from eigenbatch.monitor.diagnosis import Diagnosis
 from eigenbatch.monitor.measure import inputs_of, read_batch
-from eigenbatch.monitor.reading import Reading
+from eigenbatch.monitor.reading import Reading, cloud_scalars
 from eigenbatch.monitor.thresholds import SATURATED_ALIGNMENT, SOLVED_SHARE
 
 
@@ -35,17 +37,45 @@ class Section:
     lines: tuple[Line, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What `eigenbatch diagnose` shows."""
+    """What `eigenbatch diagnose` shows.
 
+    `numbers` has the names of `Reading.scalars()`.
+    """
+
+    summary: Section
     sections: tuple[Section, ...]
     diagnoses: tuple[Diagnosis, ...]
+    numbers: dict[str, float]
+    predictions: tuple[Prediction, ...]
+    eigenvalues: list[float]
+    similarities: Similarities | None
 
     @property
     def healthy(self) -> bool:
         """Whether nothing is worse than a remark."""
         return all(one.severity == "info" for one in self.diagnoses)
+
+    def plain(self) -> dict[str, Any]:
+        """Numbers for programs: findings, scalars and the gradient after a change."""
+        return {
+            "healthy": self.healthy,
+            "diagnoses": [
+                {
+                    "name": one.name,
+                    "severity": one.severity,
+                    "evidence": one.evidence,
+                    "advice": one.advice,
+                }
+                for one in self.diagnoses
+            ],
+            "scalars": self.numbers,
+            "what_if": [
+                {"change": one.change, "gradient": one.ceiling, "exact": one.exact}
+                for one in self.predictions
+            ],
+        }
 
 
 def describe_pairs(
@@ -64,20 +94,73 @@ def describe_pairs(
     """
     contrast = Contrast.paired(z1, z2) if layout == "paired" else Contrast.cross(z1, z2)
     reading = read_batch(contrast, tau, inputs=inputs_of(z1, z2))
-    sections = (
-        _softmax(reading),
-        _gradient(reading),
-        _spectrum(reading.cloud, torch.cat([z1, z2])),
-        _negatives(reading),
-        _what_if(reading, contrast),
+    some = some_anchors(contrast)
+    outlook, count = reading.outlook, reading.softmax.negatives
+    predictions = (
+        at_other_tau(some, tau, tau / 2),
+        at_other_tau(some, tau, tau * 2),
+        outlook.with_negatives(count * 4),
+        outlook.whitened(),
     )
-    return Report(sections, diagnose(reading, ignoring=("non-unit input",)))
+    rows = torch.cat([z1, z2])
+    return Report(
+        summary=_summary(reading),
+        sections=(
+            _softmax(reading),
+            _gradient(reading),
+            _spectrum(reading.cloud, rows),
+            _negatives(reading),
+            _what_if(reading, predictions, len(some.anchors)),
+        ),
+        diagnoses=diagnose(reading, ignoring=("non-unit input",)),
+        numbers=reading.scalars(),
+        predictions=predictions,
+        eigenvalues=spectrum(rows).eigenvalues.tolist(),
+        similarities=similarities(contrast, some),
+    )
 
 
 def describe_cloud(z: Tensor) -> Report:
     """Spectrum of embeddings without positives."""
     cloud = cloud_of(z)
-    return Report((_spectrum(cloud, z),), diagnose_cloud(cloud))
+    table = _spectrum(cloud, z)
+    return Report(
+        summary=table,
+        sections=(table,),
+        diagnoses=diagnose_cloud(cloud),
+        numbers={f"spectral/{name}": value for name, value in cloud_scalars(cloud).items()},
+        predictions=(),
+        eigenvalues=spectrum(z).eigenvalues.tolist(),
+        similarities=None,
+    )
+
+
+def _summary(reading: Reading) -> Section:
+    """The numbers to look at first."""
+    softmax, gradient, cloud = reading.softmax, reading.gradient, reading.cloud
+    band = gradient.certified
+    return Section(
+        f"{reading.anchors} anchors, {softmax.negatives} negatives, tau = {softmax.tau:g}",
+        (
+            Line("loss", f"{softmax.loss:.4f}", f"{softmax.chance_loss:.3f} at chance"),
+            Line("miss", f"{softmax.miss:.4f}", "0 = solved, 1 = lost"),
+            Line(
+                "squared gradient",
+                f"{gradient.measured:.4g}",
+                f"certified between {band.lower:.4g} and {band.upper:.4g}",
+            ),
+            Line(
+                "participation ratio",
+                f"{cloud.participation_ratio:.1f}",
+                f"directions in use, at most {cloud.attainable_rank}",
+            ),
+            Line(
+                "positive beats all",
+                f"{reading.negatives.solved_share:.1%}",
+                f"of anchors; above {SOLVED_SHARE:.0%} the task is solved",
+            ),
+        ),
+    )
 
 
 def _softmax(reading: Reading) -> Section:
@@ -167,21 +250,15 @@ def _negatives(reading: Reading) -> Section:
     )
 
 
-def _what_if(reading: Reading, contrast: Contrast) -> Section:
-    outlook, tau, count = reading.outlook, reading.softmax.tau, reading.softmax.negatives
-    predictions = (
-        at_other_tau(contrast, tau, tau / 2),
-        at_other_tau(contrast, tau, tau * 2),
-        outlook.with_negatives(count * 4),
-        outlook.whitened(),
-    )
+def _what_if(reading: Reading, predictions: tuple[Prediction, ...], anchors: int) -> Section:
+    exact = "exact" if anchors == reading.anchors else f"exact for {anchors} anchors"
     return Section(
         f"What if? The gradient after a change (now {reading.gradient.measured:.4g})",
         tuple(
             Line(
                 one.change,
                 f"{one.ceiling:.4g}" if one.exact else f"<= {one.ceiling:.4g}",
-                "exact" if one.exact else f"a ceiling; assumes {one.assumes}",
+                exact if one.exact else f"a ceiling; assumes {one.assumes}",
             )
             for one in predictions
         ),

@@ -1,6 +1,5 @@
 """What commands print: tables for people, one JSON value for programs, nothing when quiet."""
 
-import io
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -37,12 +36,9 @@ class Terminal:
     json: bool = False
     debug: bool = False
 
-    def console(self, *, record: bool = False) -> Console:
-        """For people: silent with --quiet or --json, though a record is still made."""
-        silent = self.quiet or self.json
-        if silent and record:
-            return Console(file=io.StringIO(), record=True, highlight=False)
-        return Console(quiet=silent, record=record, highlight=False)
+    def console(self) -> Console:
+        """For people: silent with --quiet or --json."""
+        return Console(quiet=self.quiet or self.json, highlight=False)
 
     def say(self, text: str) -> None:
         """One line, not wrapped: paths and commands can be copied."""
@@ -60,15 +56,15 @@ def complain(text: str) -> None:
     Console(stderr=True, soft_wrap=True, highlight=False).print(message)
 
 
-def show_report(report: "Report", console: Console) -> None:
-    """Each finding with its evidence and advice, then the tables of facts."""
+def show_report(report: "Report", console: Console, *, tables: bool = False) -> None:
+    """Each finding with its evidence and advice, then the main numbers or all tables of facts."""
     for one in report.diagnoses:
         console.print(Text(f"{one.severity}: {one.name}", STYLES[one.severity]))
         reasons = Table.grid(padding=(0, 2))
         reasons.add_row("", "because", Text(one.evidence))
         reasons.add_row("", "advice", Text(one.advice))
         console.print(reasons, "")
-    for section in report.sections:
+    for section in report.sections if tables else (report.summary,):
         table = Table("", "value", "meaning", title=section.title, title_justify="left")
         for line in section.lines:
             table.add_row(line.name, line.value, line.meaning)

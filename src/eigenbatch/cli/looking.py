@@ -10,6 +10,7 @@ import typer
 
 from eigenbatch.cli.command import app, errors
 from eigenbatch.errors import ParameterError
+from eigenbatch.missing import require
 from eigenbatch.terminal import Terminal, chunk_progress, show_report
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ def diagnose(
     layout: Annotated[
         Layout, typer.Option(help="paired: SimCLR, all views; cross: CLIP, one side to the other.")
     ] = Layout.paired,
+    tables: Annotated[bool, typer.Option("--tables", help="Print every table.")] = False,
     html: Annotated[
-        Path | None, typer.Option("--html", help="Also write the tables as a web page.")
+        Path | None, typer.Option("--html", help="Also write a web page with all tables and plots.")
     ] = None,
 ) -> None:
     """What embeddings on disk say about their gradient, and what to do about it.
@@ -46,8 +48,11 @@ def diagnose(
         if html is not None:
             _check_page(html)
         report = _described(embeddings, pairs, tau, layout)
-        _show(report, html, context.obj)
-    context.obj.result(asdict(report) | {"healthy": report.healthy})
+        show_report(report, context.obj.console(), tables=tables)
+        if html is not None:
+            html.write_bytes(_page(report, embeddings, pairs))
+            context.obj.say(f"page: {html}")
+    context.obj.result(report.plain())
     if not report.healthy:
         raise typer.Exit(1)
 
@@ -120,6 +125,7 @@ def embed(
 
 def _check_page(html: Path) -> None:
     """Raise if the page cannot be written, before anything is computed."""
+    require("jinja2", "plotly")
     if html.is_dir() or str(html) in ("", "."):
         raise ParameterError(f"--html {html} is a folder: name a file, e.g. diagnosis.html")
     html.parent.mkdir(parents=True, exist_ok=True)
@@ -141,10 +147,15 @@ def _described(
     return describe_pairs(z, load_embeddings(pairs), tau, layout.value)
 
 
-def _show(report: "Report", html: Path | None, terminal: Terminal) -> None:
-    console = terminal.console(record=html is not None)
-    show_report(report, console)
-    if html is not None:
-        html.parent.mkdir(parents=True, exist_ok=True)
-        console.save_html(str(html))
-        terminal.say(f"page: {html}")
+def _page(report: "Report", embeddings: Path, pairs: Path | None) -> bytes:
+    from eigenbatch.report.diagnosis import render_diagnosis
+
+    content = asdict(report)
+    return render_diagnosis(
+        " and ".join(path.name for path in (embeddings, pairs) if path is not None),
+        content["diagnoses"],
+        content["sections"],
+        report.numbers,
+        report.eigenvalues,
+        content["similarities"],
+    )

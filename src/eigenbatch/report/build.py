@@ -1,23 +1,16 @@
 """One self-contained HTML page about training runs and claims."""
 
-import base64
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from plotly.offline import get_plotlyjs
-
 from eigenbatch.errors import RunError
 from eigenbatch.report.charts import SECTIONS, own_sections
-from eigenbatch.report.data import HANDFUL, chart_data, script_json
+from eigenbatch.report.data import HANDFUL, chart_data
 from eigenbatch.report.downsample import BUCKETS
+from eigenbatch.report.environment import render_template
 from eigenbatch.report.groups import differing, group, names
 from eigenbatch.report.paired import pairings
 from eigenbatch.report.runs import Claim, Run, find_folders, load, stamp
@@ -71,15 +64,10 @@ def render(folders: Sequence[Path], *, version: str = "", interval: float = 0) -
     data["table"] = _table(rows, differing(runs), finals)
     drawn = {chart["id"] for chart in data["charts"]}
     sections = [one for one in wanted if any(chart.id in drawn for chart in one.charts)]
-    scripts = {"head": _file("head.js"), "plotly": get_plotlyjs(), "page": _file("page.js")}
-    if interval:
-        scripts["live"] = _file("live.js")
-    text = _environment().get_template("page.html").render(
-        built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        style=_file("page.css"),
-        scripts=scripts,
-        policy=_policy(scripts.values()),
-        data=script_json(data),
+    return render_template(
+        "page.html",
+        data,
+        live=bool(interval),
         drawn=drawn,
         sections=sections,
         left_out=[one for one in wanted if one not in sections],
@@ -103,8 +91,7 @@ def render(folders: Sequence[Path], *, version: str = "", interval: float = 0) -
         interval=interval,
         colours=COLOURS,
         dashes=DASHES,
-    )  # fmt: skip
-    return text.encode("utf-8", "replace")
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,63 +211,3 @@ def _shared(runs: Sequence[Run]) -> dict[str, Any]:
         for key, value in (known[0] if known else {}).items()
         if all(one.get(key) == value for one in known)
     }
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("eigenbatch.report", "page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "number": _number,
-        "percent": _percent,
-        "duration": _duration,
-        "setting": _setting,
-        "png": lambda content: "data:image/png;base64," + base64.b64encode(content).decode(),
-    }
-    return environment
-
-
-@cache
-def _file(name: str) -> str:
-    return (resources.files("eigenbatch.report") / "page" / name).read_text("utf-8")
-
-
-def _policy(scripts: Any) -> str:
-    """Only our own scripts may run, and nothing may be fetched from elsewhere."""
-    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
-    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _number(value: float, digits: int = 4) -> str:
-    return f"{value:.{digits}g}" if math.isfinite(value) else "–"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %" if math.isfinite(value) else "–"
-
-
-def _duration(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "–"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    minutes, hours = seconds / 60, seconds / 3600
-    return f"{minutes:.1f} min" if minutes < 120 else f"{hours:.1f} h"
-
-
-def _setting(value: Any) -> str:
-    """A setting as one would type it."""
-    if value is None:
-        return "–"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_setting(one)}" for key, one in value.items())
-    return str(value)

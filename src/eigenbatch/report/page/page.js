@@ -128,6 +128,29 @@
       return [traces, { ...untrained(), xaxis: { title: { text: name, standoff: 6 } }, yaxis: { tickformat: ".0%" } }];
     },
 
+    spectrum() {
+      const values = data.eigenvalues, even = 1 / values.length;
+      const x = values.map((_, index) => index + 1);
+      return [[
+        { x, y: values.map((value) => (value > 0 ? value : null)), mode: "lines+markers", marker: { size: 4 }, line: { color: colour(0), width: 2 },
+          hovertemplate: "direction %{x}<br>share %{y:.3g}<extra></extra>" },
+        { x: [1, values.length], y: [even, even], mode: "lines", line: { color: css("--soft"), dash: "dot", width: 1.4 }, hovertemplate: "all alike: %{y:.3g}<extra></extra>" },
+      ], { xaxis: { title: { text: "direction", standoff: 6 } } }];
+    },
+
+    similarities() {
+      const { edges, positive, negative } = data.similarities;
+      const middle = edges.slice(1).map((edge, index) => (edge + edges[index]) / 2);
+      const trace = (counts, name, group) => {
+        const all = counts.reduce((sum, count) => sum + count, 0) || 1;
+        return { x: middle, y: counts.map((count) => count / all), name, mode: "lines", line: { color: colour(group), width: 2, shape: "hvh" },
+          fill: "tozeroy", fillcolor: faint(colour(group), 0.25), hovertemplate: `${name}<br>cosine %{x:.2f}: %{y:.2%}<extra></extra>` };
+      };
+      return [[trace(negative, "negatives", 0), trace(positive, "positives", 1)], {
+        showlegend: true, legend: { orientation: "h", x: 0, y: 1.12 }, xaxis: { title: { text: "cosine", standoff: 6 } }, yaxis: { tickformat: ".0%" },
+      }];
+    },
+
     paired(chart) {
       const pairs = data.paired.filter((pair) => shown(pair.group));
       const baselines = new Set(pairs.map((pair) => pair.baseline));
