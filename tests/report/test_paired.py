@@ -5,7 +5,7 @@ from scipy import stats
 
 from eigenbatch.report.groups import group, names
 from eigenbatch.report.paired import pairings
-from eigenbatch.report.runs import find_folders, load, stamp
+from eigenbatch.report.runs import find_folders, load_all
 
 
 def write(folder, selector, seed, accuracies, *, finished=True, pace=1.0, **settings):
@@ -19,7 +19,7 @@ def write(folder, selector, seed, accuracies, *, finished=True, pace=1.0, **sett
 
 def pairs(folder):
     folders = find_folders([folder])
-    runs = [load(one, stamp(one)) for one in folders]
+    runs = load_all(folders)
     groups = group(runs, names(folders))
     return groups, pairings(runs, groups)
 

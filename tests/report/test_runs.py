@@ -1,15 +1,18 @@
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from fake_runs import write_claim, write_manifest, write_metrics, write_training_run
 
 from eigenbatch.errors import RunError
-from eigenbatch.report.runs import Claim, Run, find_folders, load, stamp
+from eigenbatch.report.runs import FORKS, Claim, Run, find_folders, load_all
 
 
 def load_one(folder):
-    return load(folder, stamp(folder))
+    return load_all([folder])[0]
 
 
 def test_folders_are_found_below_any_path_and_only_once(tmp_path):
@@ -124,3 +127,34 @@ def test_a_figure_that_is_no_image_is_not_embedded(tmp_path):
     claim = load_one(folder)
     assert claim.figure is None
     assert claim.problems == ("figure.png is not a PNG image",)
+
+
+def test_large_runs_are_read_by_several_processes_with_the_same_result(tmp_path):
+    for seed in range(3):
+        write_training_run(tmp_path / "runs" / f"seed-{seed}", seed=seed)
+    program = (
+        "import sys, hashlib\n"
+        "from pathlib import Path\n"
+        "from eigenbatch.report import runs\n"
+        "runs.PARALLEL_BYTES, counted = int(sys.argv[2]), []\n"
+        "real = runs.load\n"
+        "def load(folder):\n"
+        "    counted.append(folder)\n"
+        "    return real(folder)\n"
+        "runs.load = load\n"
+        "found = runs.load_all(runs.find_folders([Path(sys.argv[1])]))\n"
+        "print(len(counted), [(r.folder.name, r.curves['loss'].middle.sum()) for r in found])\n"
+        "runs.load_all([r.folder for r in found])\n"
+        "print(len(counted))\n"
+    )
+    told = {
+        limit: subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "runs"), str(limit)],
+            capture_output=True, text=True, check=True,
+        ).stdout.split(maxsplit=1)
+        for limit in (0, 10**12)
+    }  # fmt: skip
+    assert told[10**12][0] == "3"
+    assert told[0][0] == ("0" if FORKS and len(os.sched_getaffinity(0)) > 1 else "3")
+    assert told[0][1].split("]")[0] == told[10**12][1].split("]")[0]
+    assert told[10**12][1].split()[-1] == "3"  # nothing was read twice

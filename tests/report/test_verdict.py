@@ -4,7 +4,7 @@ from fake_runs import finding, write_manifest, write_metrics
 
 from eigenbatch.report.groups import group, names
 from eigenbatch.report.paired import pairings
-from eigenbatch.report.runs import find_folders, load, stamp
+from eigenbatch.report.runs import find_folders, load_all
 from eigenbatch.report.verdict import verdict
 
 
@@ -20,7 +20,7 @@ def write(folder, selector, seed, accuracies, *, finished=True):
 
 def sentences(folder):
     folders = find_folders([folder])
-    runs = [load(one, stamp(one)) for one in folders]
+    runs = load_all(folders)
     groups = group(runs, names(folders))
     return verdict(runs, groups, pairings(runs, groups))
 

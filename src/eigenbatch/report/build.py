@@ -13,7 +13,7 @@ from eigenbatch.report.downsample import BUCKETS
 from eigenbatch.report.environment import render_template
 from eigenbatch.report.groups import differing, group, names
 from eigenbatch.report.paired import pairings
-from eigenbatch.report.runs import Claim, Run, find_folders, load, stamp
+from eigenbatch.report.runs import Claim, Run, find_folders, load_all
 from eigenbatch.report.verdict import verdict, worst
 from eigenbatch.runs.findings import SEVERITIES, Episode
 from eigenbatch.runs.summary import TARGET_SHARE
@@ -50,7 +50,7 @@ def build(paths: Sequence[Path], out: Path) -> Path:
 
 def render(folders: Sequence[Path], *, version: str = "", interval: float = 0) -> bytes:
     """The page as UTF-8. With an `interval` it asks for a newer `version` every so many seconds."""
-    loaded = [load(folder, stamp(folder)) for folder in folders]
+    loaded = load_all(folders)
     runs = [one for one in loaded if isinstance(one, Run)]
     claims = [one for one in loaded if isinstance(one, Claim)]
     run_names = names([run.folder for run in runs])

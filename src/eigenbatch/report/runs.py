@@ -2,9 +2,12 @@
 
 import json
 import math
+import multiprocessing
+import os
+import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from eigenbatch.runs.metrics import Floats, Series
 from eigenbatch.runs.reader import RunRecord, find_runs, read_run
 
 FILES = ("manifest.json", "metrics.jsonl", "verdict.json", "figure.png")
+FORKS = "fork" in multiprocessing.get_all_start_methods() and hasattr(os, "sched_getaffinity")
+PARALLEL_BYTES = 50_000_000
 PNG = b"\x89PNG\r\n\x1a\n"
 MEASURES = {"knn": "k-NN accuracy", "mrr": "mean reciprocal rank", "accuracy": "accuracy"}
 SPECTRUM_COLUMNS = 150
@@ -91,9 +96,31 @@ def stamp(folder: Path) -> Stamp:
     return tuple(_stamp(folder / name) for name in FILES)
 
 
-@lru_cache(maxsize=256)
-def load(folder: Path, stamp: Stamp) -> Run | Claim:
-    """Read a folder; the stamp is there so that an unchanged one is not read again."""
+_loaded: dict[Path, tuple[Stamp, Run | Claim]] = {}
+
+
+def load_all(folders: Sequence[Path]) -> list[Run | Claim]:
+    """Every folder; one whose files have not changed since the last call is not read again."""
+    stamps = {folder: stamp(folder) for folder in folders}
+    changed = [one for one in stamps if one not in _loaded or _loaded[one][0] != stamps[one]]
+    sizes = (file[1] for folder in changed for file in stamps[folder] if file is not None)
+    for folder, content in zip(changed, _read_all(changed, sum(sizes)), strict=True):
+        _loaded[folder] = stamps[folder], content
+    return [_loaded[folder][1] for folder in folders]
+
+
+def _read_all(folders: Sequence[Path], size: int) -> list[Run | Claim]:
+    """Read folders, large ones in several processes where forking is safe: one thread, no torch."""
+    alone = threading.active_count() == 1 and "torch" not in sys.modules
+    workers = min(len(folders), len(os.sched_getaffinity(0))) if FORKS and alone else 1
+    if workers < 2 or size < PARALLEL_BYTES:
+        return [load(folder) for folder in folders]
+    with multiprocessing.get_context("fork").Pool(workers) as pool:
+        return pool.map(load, folders, chunksize=1)
+
+
+def load(folder: Path) -> Run | Claim:
+    """Read one folder."""
     if (folder / "verdict.json").exists():
         return _load_claim(folder, {})
     manifest, _ = read_object(folder / "manifest.json")

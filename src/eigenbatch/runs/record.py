@@ -111,7 +111,10 @@ def is_whole(path: Path) -> bool | None:
     have no mark and count as whole.
     """
     content = path.read_bytes() if path.exists() else b""
-    start = content.rstrip(b"\n").rfind(b"\n") + 1
+    end = len(content)
+    while end and content[end - 1 : end] == b"\n":  # rstrip would copy the whole file
+        end -= 1
+    start = content.rfind(b"\n", 0, end) + 1
     try:
         last = json.loads(content[start:])
     except (ValueError, RecursionError):
