@@ -13,19 +13,21 @@ if TYPE_CHECKING:
     from eigenbatch.runs import RunRecord
     from eigenbatch.train import Run
 
-SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 20, "paper": 5}  # 20: ± 12 % of time to target
+SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 5, "paper": 5}
 FEWER_SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 3, "paper": 3}
-MINUTES_A_RUN: Mapping[Scale, float] = {"smoke": 0.02, "small": 0.6, "paper": 600.0}
+MINUTES_A_RUN: Mapping[Scale, float] = {"smoke": 0.02, "small": 8.0, "paper": 600.0}
 
 NAMES = {
     "data": "data", "train_images": "data.train_size", "test_images": "data.test_size",
+    "picture_size": "data.size", "in_memory": "data.in_memory",
     "copies": "data.copies", "workers": "data.workers", "image_size": "views.size",
     "strength": "views.strength", "method": "method", "tau": "method.tau", "dim": "method.dim",
     "queue_size": "method.queue_size", "momentum": "method.momentum",
     "negatives": "method.negatives", "whiten_period": "method.whiten_period",
     "encoder": "encoder", "stem": "encoder.stem", "width": "encoder.width",
     "selector": "batches.selector", "batch_size": "batches.batch_size",
-    "pool_size": "batches.pool_size", "coverage": "batches.coverage", "epochs": "budget.epochs",
+    "pool_size": "batches.pool_size", "coverage": "batches.coverage",
+    "fill_cache": "batches.fill_cache", "epochs": "budget.epochs",
     "precision": "budget.precision", "optimizer": "optimizer", "lr": "optimizer.lr",
     "weight_decay": "optimizer.weight_decay", "schedule": "schedule",
     "warmup_epochs": "schedule.warmup_epochs", "evaluate_every": "evaluation.every",
@@ -34,13 +36,14 @@ NAMES = {
 """Short names that chunks and rows use, and the settings of a `Run` that they stand for."""
 
 _SMALL = {
-    "data": "cifar10", "train_images": 5000, "test_images": 2000, "image_size": 16, "width": 16,
-    "dim": 64, "tau": 0.2, "batch_size": 128, "pool_size": 1280, "coverage": "free", "epochs": 8,
-    "lr": 2e-3, "transfer": "digits",
+    "data": "folder", "picture_size": 32, "in_memory": True, "train_images": 10_000, "width": 32,
+    "dim": 128, "tau": 0.1, "batch_size": 256, "pool_size": 5120, "coverage": "free",
+    "fill_cache": True, "epochs": 20, "evaluate_every": 2, "precision": "auto", "lr": 2e-3,
 }  # fmt: skip
-_SMOKE = _SMALL | {
-    "data": "digits", "train_images": 256, "test_images": 128, "image_size": 8, "width": 4,
-    "dim": 16, "batch_size": 32, "pool_size": 128, "epochs": 2, "transfer": None,
+_SMOKE = {
+    "data": "digits", "train_images": 256, "test_images": 128, "width": 4, "dim": 16, "tau": 0.1,
+    "batch_size": 32, "pool_size": 128, "coverage": "free", "fill_cache": True, "epochs": 2,
+    "lr": 2e-3,
 }  # fmt: skip
 _QUEUE = {
     "smoke": {"queue_size": 128, "momentum": 0.99},
@@ -52,7 +55,8 @@ _RECIPE: Mapping[Scale, str] = {"smoke": "digits", "small": "digits", "paper": "
 
 SETTINGS: Mapping[Scale, str] = {
     "smoke": "256 digits, ConvNet, 2 epochs",
-    "small": "5,000 CIFAR-10 images at 16 x 16, ConvNet, n=128, k=1280, 8 epochs",
+    "small": "10,000 pictures of Tiny-ImageNet-100 at 32 x 32, ConvNet 32-64-128-128, n=512 views, "
+    "k=5120, tau=0.1, 20 epochs",
     "paper": "ImageNet-100, ResNet-18, n=512, k=5120, 200 epochs",
 }
 READINGS = (
@@ -124,6 +128,8 @@ def run_of(chunk: Chunk, place: Place) -> "Run":
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return "none" if value is None else str(value)
 
 

@@ -25,7 +25,7 @@ LABELS = {
     "p3": "P3 (balanced)", "greedy-16": "Greedy-16", "greedy-64": "Greedy-64",
     "greedy-256": "Greedy-256",
     "greedy-pool": "Greedy, whole pool", "recipe": "P3, then Greedy-64", "clustered": "Clustered",
-    "blend": "Blend",
+    "blend": "Blend", "neighbours-4": "Neighbours-4 (similar)",
 }  # fmt: skip
 
 

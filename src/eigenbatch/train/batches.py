@@ -27,6 +27,8 @@ class BatchesConfig(Config):
         unknown_share: how much of a batch may be samples without an embedding, while there are
             enough others to select from; None: half of it for neighbours and auto, else all.
         guard: cosine above which two samples are near-duplicates and not put into one batch.
+        fill_cache: embed every sample before the first step, so that the first batch is selected
+            already; this does not count as training time.
     """
 
     selector: str = "random"
@@ -35,6 +37,7 @@ class BatchesConfig(Config):
     coverage: Literal["epoch", "stream", "free"] = "epoch"
     unknown_share: Annotated[float, Range(0, 1, open_low=True)] | None = None
     guard: Annotated[float, Range(-1, 1, open_high=True)] | None = None
+    fill_cache: bool = False
 
     def check(self) -> None:
         """The selector must be known and the pool hold a batch."""

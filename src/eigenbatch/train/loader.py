@@ -1,6 +1,6 @@
 """Batches on the device: the data side of a training loop."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -35,8 +35,9 @@ class BatchLoader:
         seed: int = 0,
     ) -> None:
         self.batch_sampler, self._views, self._device = sampler, views.to(device), device
+        self._data, self._workers = IndexedDataset(data), workers
         self._loader = DataLoader(
-            IndexedDataset(data),
+            self._data,
             batch_sampler=sampler,
             num_workers=workers,
             generator=torch.Generator().manual_seed(seed),
@@ -46,6 +47,14 @@ class BatchLoader:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Batch]]:
-        for ids, sample in self._loader:
+        return self._batches(self._loader)
+
+    def once(self, ids: list[int], batch_size: int) -> Iterator[tuple[Tensor, Batch]]:
+        """The given samples in their order, whatever the sampler does."""
+        parts = [ids[i : i + batch_size] for i in range(0, len(ids), batch_size)]
+        return self._batches(DataLoader(self._data, batch_sampler=parts, num_workers=self._workers))
+
+    def _batches(self, loader: Iterable[Any]) -> Iterator[tuple[Tensor, Batch]]:
+        for ids, sample in loader:
             on_device = tuple(part.to(self._device) for part in sample)
             yield torch.as_tensor(ids), self._views(on_device)

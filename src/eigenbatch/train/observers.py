@@ -10,7 +10,9 @@ from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.runs.recorder import Recorder
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.train.loader import BatchLoader
 from eigenbatch.train.loop import Observer, Step, Training
+from eigenbatch.train.methods.method import Method
 
 
 class RefreshCache(Observer):
@@ -30,6 +32,40 @@ class RefreshCache(Observer):
             None if second is None else second.float().cpu(),
         )
         self.seconds += time.perf_counter() - started
+
+
+class FillCache(Observer):
+    """Embeds every sample before the first step, so that the first batch is selected already.
+
+    The method reads views as in training, with the statistics of the batch in its norms. Its state
+    and the random state are left as they were, and time is not counted.
+    """
+
+    def __init__(
+        self, cache: EmbeddingCache, method: Method, loader: BatchLoader, recorder: Recorder | None
+    ) -> None:
+        self.cache, self.method, self.loader, self.recorder = cache, method, loader, recorder
+
+    def on_start(self, training: Training) -> None:
+        """Fill, unless the run was resumed."""
+        if training.step == 0:
+            fabric = training.fabric
+            own = range(fabric.global_rank, self.cache.size, fabric.world_size)
+            with _paused(self.recorder), torch.random.fork_rng(), torch.no_grad():
+                state = {name: value.clone() for name, value in self.method.state_dict().items()}
+                self._fill(list(own))
+                self.method.load_state_dict(state)
+
+    def _fill(self, own: list[int]) -> None:
+        self.method.train()
+        ids, first, second = [], [], []
+        for index, batch in self.loader.once(own, self.loader.batch_sampler.batch_size):
+            ids.append(index)
+            first.append(self.method.embed(batch.first).float().cpu())
+            if self.cache.towers == 2:
+                second.append(self.method.embed(batch.second, 1).float().cpu())
+        other = torch.cat(second) if second else None
+        self.cache.update_synchronized(torch.cat(ids), torch.cat(first), other)
 
 
 class RecordSteps(Observer):

@@ -30,6 +30,7 @@ from eigenbatch.train.loop import Observer, Training, fit
 from eigenbatch.train.methods.method import Method
 from eigenbatch.train.observers import (
     Evaluate,
+    FillCache,
     Finish,
     RecordReadings,
     RecordSteps,
@@ -55,6 +56,7 @@ class Assembled:
     cache: EmbeddingCache
     method: Method  # not wrapped by Fabric
     monitor: SpectralMonitor
+    loader: BatchLoader
 
     def evaluate(self, final: bool) -> dict[str, float]:
         """Accuracy of what was learnt so far."""
@@ -189,7 +191,7 @@ def assemble(run: Run, fabric: Fabric) -> Assembled:
     monitor = SpectralMonitor(lambda: method.tau, every=every)
     if fabric.global_rank:
         fabric.seed_everything(run.seed + 1_000_003 * fabric.global_rank, verbose=False)
-    return Assembled(run, training, source, sampler, cache, method, monitor)
+    return Assembled(run, training, source, sampler, cache, method, monitor, loader)
 
 
 def _fit(
@@ -205,6 +207,8 @@ def _fit(
     if state is not None:
         checkpoint.restore(assembled.training, state)
     watched: list[Observer] = [RefreshCache(assembled.cache)]
+    if assembled.run.batches.fill_cache:
+        watched.append(FillCache(assembled.cache, assembled.method, assembled.loader, recorder))
     if recorder is not None:
         recorder.also = Events(directory.path, assembled.training.step)
         watched.append(RecordSteps(recorder, assembled.sampler))

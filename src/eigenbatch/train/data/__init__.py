@@ -169,10 +169,12 @@ class FolderConfig(DirectoryConfig, name="folder"):
         size: side in pixels that pictures are scaled and cropped to.
         labels: whether folders are classes. Without labels any folder will do, and there is no
             kNN accuracy.
+        in_memory: decode every labelled picture once and keep it; for small pictures.
     """
 
     size: Annotated[int, Range(2, 4096)] = 64
     labels: bool = True
+    in_memory: bool = False
 
     @property
     def image_size(self) -> int:
@@ -184,6 +186,13 @@ class FolderConfig(DirectoryConfig, name="folder"):
         from eigenbatch.train.data.images import ImageFolder
 
         return ImageFolder(self.place, split, size=self.size)
+
+    def images(self, split: Split) -> "LabelledImages":
+        """As the settings ask, decoded already if they are to be kept in memory."""
+        from eigenbatch.train.data.images import in_memory
+
+        images = super().images(split)
+        return in_memory(images, workers=self.workers) if self.in_memory else images
 
     def open(self, views: ViewsConfig) -> "Source":
         """With or without labels."""

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from eigenbatch.errors import DataError
 from eigenbatch.train.data.picture_files import SUFFIXES
@@ -82,6 +82,12 @@ def _drawn(labels: Tensor, share: Tensor, count: int) -> Tensor:
             )
         chosen.append(rows[torch.randperm(len(rows), generator=generator)[:number]])
     return torch.cat(chosen)
+
+
+def in_memory(data: "LabelledImages", *, workers: int = 0) -> ImageArray:
+    """Every image read once."""
+    loader = DataLoader(data, batch_size=512, num_workers=workers)
+    return ImageArray(torch.cat([images for images, _ in loader]), data.labels, data.classes)
 
 
 def digits(split: Split) -> ImageArray:

@@ -33,6 +33,10 @@ class Method(nn.Module):
         """Loss and embeddings of a batch."""
         raise AssertionError("a method defines its forward")
 
+    def embed(self, inputs: Tensor, side: int = 0) -> Tensor:
+        """(b, d) unit embeddings; `side` chooses the tower of a method that has two."""
+        return unit(self.head(self.encoder(inputs)))
+
 
 def unit(rows: Tensor) -> Tensor:
     """Rows on the sphere, at least in float32 whatever the precision of the network."""
