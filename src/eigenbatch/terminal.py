@@ -24,6 +24,7 @@ STYLES = {"critical": "bold red", "warning": "yellow", "info": "green"}
 OUTCOME_STYLES = {
     "reproduced": "green",
     "holds under stated conditions": "yellow",
+    "inconclusive": "cyan",
     "does not reproduce": "red",
 }
 

@@ -5,13 +5,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from eigenbatch_paper.tables import Table
+from eigenbatch_paper.verdict import Verdict
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
-Outcome = Literal["reproduced", "holds under stated conditions", "does not reproduce"]
 Row = dict[str, Any]  # plain JSON values
+DATA_SETS = ("imagenet100", "imagenet1k", "cifar10", "pets")
+"""What claims may need on disk; at scale "small" Tiny-ImageNet-100 stands for imagenet100."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +31,21 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a chunk may need from outside: where training runs are kept, where images lie."""
+    """What a chunk may need from outside.
+
+    runs: where training runs are kept.
+    data: folders by the name of the data set; "" is for all that are not named.
+    """
 
     runs: Path
-    data_dir: Path | None = None
+    data: Mapping[str, Path] = field(default_factory=dict)
+
+    def folder(self, name: str) -> Path | None:
+        """Where a data set lies, if the user said so."""
+        return self.data.get(name, self.data.get(""))
 
 
 Compute = Callable[[Chunk, Place], list[Row]]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the rows say about the claim."""
-
-    outcome: Outcome
-    measured: str  # the figure beside the printed one
-    note: str = ""  # under which conditions, or the likely reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,8 @@ class Claim:
     compute: rows of one chunk; a module-level function, called in a worker process with one thread.
     judge: applies `criterion` to all rows; fixed before the run.
     draw: one figure that can be understood without the paper.
+    table: the paper's own table, where it has one.
+    needs: names of the data sets that must be on disk.
     """
 
     name: str
@@ -65,7 +70,8 @@ class Claim:
     compute: Compute
     judge: Callable[[list[Row]], Verdict]
     draw: Callable[[list[Row], "Figure"], None]
-    needs_images: bool = False
+    needs: Callable[[Scale], frozenset[str]] = lambda scale: frozenset()
+    table: Callable[[list[Row]], Table] | None = None
 
     def record(self, verdict: Verdict, scale: Scale, seeds: int) -> dict[str, Any]:
         """The verdict with all that a reader needs to weigh it, as plain JSON."""

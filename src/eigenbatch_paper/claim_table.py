@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from eigenbatch.errors import RunError
-from eigenbatch_paper.claim import SCALES, Outcome
+from eigenbatch_paper.claim import SCALES
 from eigenbatch_paper.registry import NAMES
+from eigenbatch_paper.verdict import Outcome
 
 COLOURS = 64  # of a figure's palette: enough for lines and text, and small
 
@@ -20,8 +21,12 @@ run. Verdicts:
 
 - **reproduced**: the criterion is met as the paper states the claim;
 - **holds under stated conditions**: only with the restriction or correction named in the note;
-- **does not reproduce**: the criterion is not met. For training claims the note says whether our
-  interval excludes the printed figure: what a small run cannot show may be true of a large one.
+- **inconclusive**: the 95 % interval holds both zero and the printed figure, or there are too few
+  runs for one: nothing is shown either way;
+- **does not reproduce**: the criterion is not met, or the interval holds zero and excludes the
+  printed figure. What is not there in a small run may be there in a large one.
+
+One rule decides all of them: `eigenbatch_paper/verdict.py`.
 
 To run one again: `eigenbatch reproduce NAME --scale paper`.
 """
@@ -112,12 +117,14 @@ def _commits(record: dict[str, Any]) -> str:
 def _section(record: dict[str, Any], images: Path, folder: Path) -> str:
     name = record["claim"]
     link = _relative(images / f"{name}.png", folder)
+    table = record["directory"] / "table.md"
     return (
         f"## {name}\n\n{record['statement']}\n\n"
         f"*Criterion.* {record['criterion']}\n\n"
         f"*Printed:* {record['printed']}. *Measured:* {record['measured']}. "
         f"**{record['outcome'].capitalize()}.**\n\n"
         + (f"{record['note']}\n\n" if record["note"] else "")
+        + (f"{table.read_text()}\n" if table.exists() else "")
         + f"![{name}]({link})\n"
     )
 

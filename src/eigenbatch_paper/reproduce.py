@@ -102,6 +102,10 @@ class ClaimRun:
         record["commits"] = list(dict.fromkeys(line.get("commit") for line in lines))
         record["judged"] = commit()
         _draw(self.claim, rows, self.figure)
+        if self.claim.table is not None:
+            table = self.claim.table(rows)
+            write_atomically(self.directory.path / "table.md", table.markdown().encode())
+            write_atomically(self.directory.path / "table.csv", table.csv().encode())
         write_atomically(self.verdict, (json.dumps(record, indent=2) + "\n").encode())
         return record
 
@@ -128,7 +132,7 @@ def reproduce(
     scale: Scale,
     out: Path,
     *,
-    data_dir: Path | None = None,
+    data: Mapping[str, Path] | None = None,
     jobs: int | None = None,
     advance: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Iterator[dict[str, Any]]:
@@ -136,17 +140,11 @@ def reproduce(
 
     jobs: worker processes of one thread each; as many as this process has cores by default. Under
     torchrun every process takes part in every chunk, one after the other, and rank 0 writes.
+    data: folders of data sets by name, see `Place`.
     advance: called with chunks done, chunks in all, and the name of the one just finished.
     """
-    if data_dir is not None and not data_dir.exists():
-        raise RunError(f"--data-dir {data_dir}: no such folder")
-    for claim in claims:
-        if claim.needs_images and data_dir is None and scale != "smoke":
-            raise RunError(
-                f"{claim.name} at scale {scale} needs images ({claim.size[scale]}): give "
-                "--data-dir, the folder that holds them or cifar-10-batches-py; --scale smoke "
-                "needs none"
-            )
+    folders = dict(data or {})
+    _check_data(claims, scale, folders)
     runs = [ClaimRun.open(claim, scale, out) for claim in {c.name: c for c in claims}.values()]
     waiting: dict[Key, list[ClaimRun]] = {}
     chunks: dict[Key, Chunk] = {}
@@ -158,9 +156,7 @@ def reproduce(
     open_chunks = {run.claim.name: len(run.pending()) for run in runs}
     if not _rank():
         yield from (run.conclude() for run in runs if not open_chunks[run.claim.name])
-    work = {
-        key: (key[0], chunks[key], Place(out / scale / "training", data_dir)) for key in waiting
-    }
+    work = {key: (key[0], chunks[key], Place(out / scale / "training", folders)) for key in waiting}
     for done, (key, rows, seconds) in enumerate(_results(work, jobs or _cores()), start=1):
         advance(done, len(work), chunks[key].name)
         for run in waiting[key]:
@@ -168,6 +164,21 @@ def reproduce(
             open_chunks[run.claim.name] -= 1
             if not open_chunks[run.claim.name] and not _rank():
                 yield run.conclude()
+
+
+def _check_data(claims: Sequence[Claim], scale: Scale, folders: Mapping[str, Path]) -> None:
+    """Raise before anything is computed if a data set is missing."""
+    for name, folder in folders.items():
+        if not folder.exists():
+            raise RunError(f"--data-dir {f'{name}=' if name else ''}{folder}: no such folder")
+    for claim in claims:
+        for name in sorted(claim.needs(scale)):
+            if Place(Path(), folders).folder(name) is None:
+                raise RunError(
+                    f"{claim.name} at scale {scale} needs images ({claim.size[scale]}): give "
+                    f"--data-dir {name}=FOLDER, the folder that holds them; --scale smoke needs "
+                    "none"
+                )
 
 
 def _results(

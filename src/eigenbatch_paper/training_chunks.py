@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -11,7 +11,7 @@ from eigenbatch_paper.claim import Chunk, Claim, Compute, Place, Row, Scale
 
 if TYPE_CHECKING:
     from eigenbatch.runs import RunRecord
-    from eigenbatch.train import Run
+    from eigenbatch.train import Observer, Run
 
 SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 5, "paper": 5}
 FEWER_SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 3, "paper": 3}
@@ -24,6 +24,7 @@ NAMES = {
     "strength": "views.strength", "method": "method", "tau": "method.tau", "dim": "method.dim",
     "queue_size": "method.queue_size", "momentum": "method.momentum",
     "negatives": "method.negatives", "whiten_period": "method.whiten_period",
+    "whiten_after": "method.whiten_after", "batch_negatives": "method.batch_negatives",
     "encoder": "encoder", "stem": "encoder.stem", "width": "encoder.width",
     "selector": "batches.selector", "batch_size": "batches.batch_size",
     "pool_size": "batches.pool_size", "coverage": "batches.coverage",
@@ -47,9 +48,11 @@ _SMOKE = {
 }  # fmt: skip
 _QUEUE = {
     "smoke": {"queue_size": 128, "momentum": 0.99},
-    "small": {"queue_size": 2048, "momentum": 0.99},
+    "small": {"queue_size": 8192, "momentum": 0.99},
     "paper": {},
 }
+_FOLDER_ONLY = ("picture_size", "in_memory")
+MOCO_TAU = 0.2
 _BASE: Mapping[Scale, Mapping[str, Any]] = {"smoke": _SMOKE, "small": _SMALL, "paper": {}}
 _RECIPE: Mapping[Scale, str] = {"smoke": "digits", "small": "digits", "paper": "imagenet100"}
 
@@ -61,8 +64,8 @@ SETTINGS: Mapping[Scale, str] = {
 }
 READINGS = (
     "gradient", "certified_lower", "certified_upper", "paper_lower", "paper_upper", "sigma_hat",
-    "alignment", "entropy_rank", "isotropy_gap", "isotropy_gap_unbiased",
-    "gradient_rolling_variance_bound",
+    "alignment", "entropy_rank", "participation_ratio", "isotropy_gap", "isotropy_gap_unbiased",
+    "gradient_variance_bound", "gradient_rolling_variance_bound",
 )  # fmt: skip
 
 
@@ -81,7 +84,10 @@ def training_chunk(scale: Scale, seed: int, *, recipe: str | None = None, **chan
         **changes: settings by their short names, see `NAMES`.
     """
     name = recipe if recipe and scale == "paper" else _RECIPE[scale]
-    settings = {"recipe": name, **_BASE[scale], **changes, "seed": seed}
+    base = dict(_BASE[scale])
+    if changes.get("data") == "cifar10":
+        base = {key: value for key, value in base.items() if key not in _FOLDER_ONLY}
+    settings = {"recipe": name, **base, **changes, "seed": seed}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     words = [str(settings.get("method", "simclr")), str(settings.get("selector", "random"))]
     return Chunk(f"{'-'.join(words)}-seed-{seed}-{digest}", settings)
@@ -89,13 +95,18 @@ def training_chunk(scale: Scale, seed: int, *, recipe: str | None = None, **chan
 
 def moco_chunk(scale: Scale, seed: int, **changes: Any) -> Chunk:
     """A MoCo run: a pool of two batches, as printed, and a queue of the scale's length."""
-    changes = {**_QUEUE[scale], **changes}
+    changes = {"method": "moco", **_QUEUE[scale], **changes}
     if scale != "paper":
         batch = int({**_BASE[scale], **changes}["batch_size"])
-        changes = {"method": "moco", "pool_size": 2 * batch} | changes
-    else:
-        changes = {"method": "moco"} | changes
+        changes = {"tau": MOCO_TAU, "pool_size": 2 * batch} | changes
     return training_chunk(scale, seed, recipe="moco-imagenet100", **changes)
+
+
+def supcon_chunk(scale: Scale, seed: int) -> Chunk:
+    """SupCon in MoCo's protocol: its batch, pool, temperature, optimiser and views."""
+    if scale == "paper":
+        return training_chunk(scale, seed, recipe="moco-imagenet100", method="supcon")
+    return training_chunk(scale, seed, method="supcon", tau=MOCO_TAU)
 
 
 def batch_size(scale: Scale) -> int:
@@ -122,9 +133,22 @@ def run_of(chunk: Chunk, place: Place) -> "Run":
     texts = [f"{NAMES[name]}={_text(value)}" for name, value in settings.items() if name in NAMES]
     kinds = [text for text in texts if "." not in text.partition("=")[0]]
     run = override(recipe(str(settings["recipe"])), [*kinds, *(t for t in texts if t not in kinds)])
-    if place.data_dir is not None and hasattr(run.data, "directory"):
-        run = override(run, [f"data.directory={place.data_dir}"])
-    return run
+    needed = data_sets(chunk)
+    folder = place.folder(needed[0]) if needed else None
+    return run if folder is None else override(run, [f"data.directory={folder}"])
+
+
+def data_sets(chunk: Chunk) -> list[str]:
+    """What the chunk needs on disk: what it trains on, then what it is probed on."""
+    settings = chunk.settings
+    if settings.get("data") == "digits":
+        return []
+    own = str(settings["recipe"])
+    if "cifar10" in (settings.get("data"), own):
+        own = "cifar10"
+    elif own != "imagenet1k":
+        own = "imagenet100"
+    return [own, *settings.get("probed", ())]
 
 
 def _text(value: Any) -> str:
@@ -144,7 +168,15 @@ def settings_of(chunk: Chunk, place: Place) -> Row:
     from eigenbatch.train import to_plain
 
     known = flat(to_plain(run_of(chunk, place)))
-    return {short: known.get(name) for short, name in NAMES.items()}
+    settings = {short: known.get(name) for short, name in NAMES.items()}
+    return settings | {"recipe": chunk.settings["recipe"]}
+
+
+def classes(row: Row) -> int:
+    """Classes of the data that a run was trained on."""
+    if row["data"] != "folder":
+        return 10
+    return 1000 if row["recipe"] == "imagenet1k" else 100
 
 
 def trained(chunk: Chunk, place: Place, **arguments: Any) -> "RunRecord":
@@ -158,6 +190,22 @@ def trained(chunk: Chunk, place: Place, **arguments: Any) -> "RunRecord":
     resume = directory.manifest.exists()
     train(run_of(chunk, place), directory.path, resume=resume, devices=1, **arguments)
     return read_run(directory.path, clock="seconds" if torch.cuda.is_available() else "cpu_seconds")
+
+
+def short_run(
+    chunk: Chunk, place: Place, *, steps: int, observers: Sequence["Observer"] = ()
+) -> "RunRecord":
+    """The record of the first steps of the chunk's run; always trained from the beginning."""
+    import shutil
+
+    from eigenbatch.train import Observer, Step, Training
+
+    class Stop(Observer):
+        def on_step(self, training: Training, step: Step) -> None:
+            training.stop = training.step >= steps
+
+    shutil.rmtree(place.runs / chunk.name, ignore_errors=True)
+    return trained(chunk, place, observers=[*observers, Stop()])
 
 
 class TrainingFacts(TypedDict):
@@ -196,7 +244,7 @@ def facts(run: "RunRecord") -> TrainingFacts:
     assert curve is not None
     read = series["spectral/gradient"]
     return {
-        **asdict(summarise(run)),  # type: ignore[typeddict-item]
+        **asdict(summarise(run, area_epochs=run.metrics.end[1] / 2)),  # type: ignore[typeddict-item]
         "curve_epochs": curve.epoch.tolist(),
         "times": curve.seconds.tolist(),
         "knn": curve.value.tolist(),
@@ -229,4 +277,8 @@ def training_claim(
         scale: len(fields["chunks"](scale)) * each / (1 if scale == "paper" else 2)
         for scale, each in MINUTES_A_RUN.items()
     }
-    return Claim(size=size, minutes=minutes, compute=compute, needs_images=True, **fields)
+    return Claim(size=size, minutes=minutes, compute=compute, needs=_needs(fields), **fields)
+
+
+def _needs(fields: Mapping[str, Any]) -> Callable[[Scale], frozenset[str]]:
+    return lambda scale: frozenset(n for c in fields["chunks"](scale) for n in data_sets(c))

@@ -65,7 +65,8 @@ def test_figures_are_copied_and_linked_from_the_page(out, tmp_path):
 def test_the_summary_counts_verdicts_and_unfinished_claims_are_named(out, tmp_path):
     text, _ = _written(out, tmp_path)
     summary = (
-        "Claims: 2, of which 1 reproduced, 0 holds under stated conditions, 1 does not reproduce."
+        "Claims: 2, of which 1 reproduced, 0 holds under stated conditions, 0 inconclusive, "
+        "1 does not reproduce."
     )
     assert summary in text
     unfinished = next(line for line in text.splitlines() if line.startswith("Not finished"))

@@ -14,7 +14,7 @@ from eigenbatch.errors import ParameterError
 from eigenbatch.runs import line_fit
 from eigenbatch_paper import registry, softmax_remainder
 from eigenbatch_paper.batch_bands import batch_bands, decomposed
-from eigenbatch_paper.claim import SCALES, Chunk, Claim, Place, Verdict
+from eigenbatch_paper.claim import SCALES, Chunk, Claim, Place
 from eigenbatch_paper.claims import (
     anisotropy_coverage,
     correlated_negatives,
@@ -38,6 +38,7 @@ from eigenbatch_paper.synthetic import (
     positives_at_cosine,
     spiked_eigenvalues,
 )
+from eigenbatch_paper.verdict import Verdict
 
 pytestmark = pytest.mark.slow
 SYNTHETIC = (
@@ -310,7 +311,7 @@ def test_anisotropy_coverage_needs_both_sides_of_the_threshold():
     def rows(at_six, beyond):
         return [
             {"gap": gap, "batches": 1, "anchors": 100, "below": at_six if gap == 6 else 0,
-             "above": beyond if gap > 6 else 0, "plug_in_below": 0, "raw": 4e4, "corrected": 1.0,
+             "above": beyond if gap > 6 else 0, "plug_in_below": 0, "raw": 16.0, "corrected": 1.0,
              "sigma_hat": 0.1}
             for gap in anisotropy_coverage.GAPS
         ]  # fmt: skip
@@ -319,6 +320,7 @@ def test_anisotropy_coverage_needs_both_sides_of_the_threshold():
     assert judge(rows(0, 3)).outcome == REPRODUCED
     assert judge(rows(0, 0)).outcome == CONDITIONS
     assert judge(rows(6, 3)).outcome == NOT
+    assert judge([row | {"raw": 3e4} for row in rows(0, 3)]).outcome == NOT
 
 
 def test_variance_band_is_judged_by_any_violation(finished):

@@ -2,27 +2,26 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 
 from eigenbatch.errors import RunError
-from eigenbatch.runs import paired_difference
-from eigenbatch.train.recipes import recipe
-from eigenbatch_paper.claim import Place
+from eigenbatch_paper.claim import Chunk, Place
 from eigenbatch_paper.registry import NAMES, claim
 from eigenbatch_paper.reproduce import ClaimRun, reproduce
-from eigenbatch_paper.training_chunks import moco_chunk, run_of, training_chunk
+from eigenbatch_paper.training_chunks import compute, moco_chunk, training_chunk
 from eigenbatch_paper.training_facts import (
-    beside,
+    epochs_to,
     grouped,
     percent,
     saved,
     saved_to_plateau,
+    time_to,
+    unreached,
 )
 
 pytestmark = pytest.mark.slow
-TRAINING = [name for name in NAMES if claim(name).needs_images]
+TRAINING = [name for name in NAMES if claim(name).needs("paper")]
 
 
 def curve(seed, *, final=0.5, speed=1.0, **settings):
@@ -32,11 +31,12 @@ def curve(seed, *, final=0.5, speed=1.0, **settings):
         "sigma_hat": [0.3] * 4, "alignment": [0.5] * 4, "gradient": [2.0] * 4,
         "paper_lower": [1.0] * 4, "paper_upper": [9.0] * 4, "certified_lower": [1.9] * 4,
         "certified_upper": [2.1] * 4, "entropy_rank": [10.0] * 4, "isotropy_gap": [3.7] * 4,
-        "isotropy_gap_unbiased": [3.0] * 4,
+        "isotropy_gap_unbiased": [3.0] * 4, "participation_ratio": [9.0] * 4,
     }  # fmt: skip
     jitter = 1e-3 * seed
     return {
-        "seed": seed, "batch_size": 8, "dim": 16, "method": "simclr",
+        "seed": seed, "batch_size": 8, "dim": 16, "method": "simclr", "data": "digits",
+        "recipe": "digits", "queue_size": 8192,
         "curve_epochs": list(range(9)), "times": [10.0 * e + seed for e in range(9)],
         "knn": [h + jitter for h in heights],
         "rankme": [5.0 + e for e in range(9)], "losses": [4.0 + jitter] * 8, "mean_rank": 5.0,
@@ -44,7 +44,7 @@ def curve(seed, *, final=0.5, speed=1.0, **settings):
         "accuracy_area": sum(heights[1:]) / 8, "loss_area": 32 + 8 * jitter, "peak_sigma": 0.3,
         "collapsed": False, "read_at": [1, 11, 21, 31],
         "readings": readings,
-        "final": {"linear": final + jitter, "transfer_linear": final + jitter, "linear_sgd": final,
+        "final": {"linear": final + jitter, "linear_sgd": final + jitter,
                   "seconds": 90.0},
     } | settings  # fmt: skip
 
@@ -102,13 +102,6 @@ def test_equal_settings_are_one_chunk_and_others_another():
     assert len(names) == 4
 
 
-def test_the_papers_moco_has_its_own_batch_and_queue():
-    run = run_of(moco_chunk("paper", 0, selector="p3"), Place(Path()))
-    assert (run.batches.batch_size, run.batches.pool_size) == (256, 512)
-    assert run.method.queue_size == 65_536
-    assert run.optimizer.weight_decay == recipe("moco-imagenet100").optimizer.weight_decay
-
-
 def test_an_unreached_target_is_said_and_never_significant():
     rows = [curve(s, selector="random") for s in range(3)]
     never = [curve(s, selector="p3", final=0.25) for s in range(3)]
@@ -117,6 +110,9 @@ def test_an_unreached_target_is_said_and_never_significant():
     )
     assert not difference.significant
     assert percent(difference) == "without a time in some run"
+    assert [time_to(0.4)(row) for row in never] == [row["times"][-1] for row in never]
+    assert [epochs_to(0.4)(row) for row in never] == [8.0] * 3
+    assert "3 of 6 runs do not reach it" in unreached(rows + never, 0.4)
     assert list(grouped(rows + never, "selector")) == ["random", "p3"]
 
 
@@ -133,15 +129,23 @@ def test_time_to_the_plateau_is_read_off_mean_curves():
 
 FAST = {
     "random": 1.0, "p3": 1.5, "greedy-16": 1.1, "greedy-64": 1.5, "greedy-256": 1.5, "p1": 1.2,
-    "greedy-pool": 1.5, "recipe": 2.0, "recipe-2": 2.0, "p2": 1.3, "clustered": 1.0, "blend": 1.0,
+    "greedy-pool": 1.5, "recipe": 2.0, "recipe-2": 2.0, "p1-greedy-2": 2.0, "p2": 1.3,
+    "neighbours-4": 1.0, "p3-1.05-1.15": 1.5,
 }  # fmt: skip
 SLOW = FAST | {"greedy-64": 0.9, "p3": 0.9, "recipe-2": 0.9}
+SHOWN = ("reproduced", "holds under stated conditions")
+POLICIES = ("p3", "greedy-64", "greedy-pool", "neighbours-4")
 
 
 @pytest.mark.parametrize("name", ["greedy-cifar", "wall-clock", "practical-recipe"])
 def test_speed_is_judged_by_the_paired_time_to_the_target(name):
-    assert claim(name).judge(policies(FAST)).outcome != "does not reproduce"
+    assert claim(name).judge(policies(FAST)).outcome in SHOWN
     assert claim(name).judge(policies(SLOW)).outcome == "does not reproduce"
+    noisy = policies(FAST)
+    for row in noisy:
+        row["times"] = [t * (1 + (row["seed"] - 1) * (row["selector"] != "random")) + 1
+                        for t in row["times"]]  # fmt: skip
+    assert claim(name).judge(noisy).outcome == "inconclusive"
 
 
 def test_pool_policies_are_judged_by_the_loss_area():
@@ -161,7 +165,7 @@ def test_pool_size_needs_a_saving_to_divide():
             row for k in (32, 80) for row in policies({"p3": speed * (1 + k / 1000)}, pool_size=k)
         ]
 
-    assert claim("pool-size").judge(rows(1.5)).outcome == "reproduced"
+    assert claim("pool-size").judge(rows(1.15)).outcome in SHOWN
     assert claim("pool-size").judge(rows(0.9)).outcome == "does not reproduce"
 
 
@@ -177,43 +181,75 @@ def test_one_figure_decides_the_readings_claims(name, change):
     assert claim(name).judge(bad).outcome == "does not reproduce"
 
 
-@pytest.mark.parametrize(("noise", "outcome"), [
-    (0.855, "reproduced"), (0.5, "holds under stated conditions"), (2.0, "does not reproduce"),
+@pytest.mark.parametrize(("active", "passive", "outcome"), [
+    (0.855, 0.855, "reproduced"), (0.5, 0.855, "holds under stated conditions"),
+    (0.855, 2.0, "holds under stated conditions"), (2.0, 0.855, "does not reproduce"),
 ])  # fmt: skip
-def test_whitening_is_judged_by_the_ratio_of_variances(noise, outcome):
-    gradient = [5 + (1 if i % 2 else -1) * (noise if i // 10 % 2 else 1.0) for i in range(80)]
+def test_whitening_is_judged_by_the_ratio_of_variances(active, passive, outcome):
+    def gradient(noise, seed):
+        noise *= 1 + 0.01 * seed
+        return [5 + (1 if i % 2 else -1) * (noise if i // 10 % 2 else 1.0) for i in range(80)]
+
+    spans = {"whiten_period": 10, "whiten_after": 0}
+    sigma, raw = [1.05 / 16] * 80, [5 + (1 if i % 2 else -1) for i in range(80)]
     rows = [
-        curve(seed, whiten_period=10)
-        | {"readings": {"gradient": gradient, "sigma_hat": [1.05 / 16] * 80}}
-        for seed in range(2)
+        row
+        for seed in range(3)
+        for row in (
+            curve(seed, arm="active", **spans)
+            | {"readings": {"gradient": gradient(active, seed), "sigma_hat": sigma}},
+            curve(seed, arm="passive", **spans)
+            | {
+                "readings": {"gradient": raw, "sigma_hat": sigma},
+                "copies": {"gradient": gradient(passive, seed), "sigma_hat": sigma},
+            },
+        )
     ]
     assert claim("whitening").judge(rows).outcome == outcome
 
 
-@pytest.mark.parametrize(("sign", "outcome"), [(1, "reproduced"), (-1, "does not reproduce")])
+def test_whitening_of_copies_leaves_training_as_it_is(tmp_path):
+    """A passive run has the losses of a raw one; its copies are whiter than its batches."""
+    active, passive = claim("whitening").chunks("smoke")[:2]
+    (row,) = claim("whitening").compute(passive, Place(tmp_path))
+    settings = {k: v for k, v in passive.settings.items() if k != "measure"}
+    (raw,) = compute(Chunk("raw", settings), Place(tmp_path))
+    assert row["losses"] == raw["losses"]
+    assert len(row["copies"]["gradient"]) == len(row["readings"]["gradient"])
+    pairs = zip(row["copies"]["sigma_hat"], row["readings"]["sigma_hat"], strict=True)
+    assert all(white < plain for white, plain in pairs)
+    (turned,) = claim("whitening").compute(active, Place(tmp_path))
+    assert turned["losses"] != raw["losses"]
+
+
+@pytest.mark.parametrize(("sign", "outcome"), [
+    (1, "holds under stated conditions"), (-1, "does not reproduce"),
+])  # fmt: skip
 def test_rank_and_accuracy_are_judged_by_their_correlation(sign, outcome):
-    ranks = {"random": 5.0, "p1": 6.0, "greedy-64": 7.0, "p3": 8.0}
+    ranks = {"random": 7.0, "p1": 8.0, "greedy-64": 9.0, "p3": 9.5}
     rows = [
         curve(seed, selector=name, final=0.5 + sign * 0.01 * rank)
         for name, rank in ranks.items()
         for seed in range(3)
     ]
     for row in rows:
-        row["rankme"] = [*row["rankme"][:-1], ranks[row["selector"]]]
+        rank = ranks[row["selector"]] + 0.001 * row["seed"]
+        row["readings"] = row["readings"] | {"entropy_rank": [1.0, 1.0, 1.0, rank]}
     assert claim("rank-accuracy").judge(rows).outcome == outcome
 
 
-@pytest.mark.parametrize(("gain", "outcome"), [
-    (0.02, "reproduced"), (0.0, "holds under stated conditions"), (-0.02, "does not reproduce"),
+@pytest.mark.parametrize(("gain", "spread", "outcome"), [
+    (0.005, 0.001, "reproduced"), (0.02, 0.001, "holds under stated conditions"),
+    (0.0, 0.01, "inconclusive"), (0.0, 0.0001, "does not reproduce"),
+    (-0.02, 0.001, "does not reproduce"),
 ])  # fmt: skip
-def test_transfer_is_judged_by_the_probe_on_other_data(gain, outcome):
+def test_transfer_is_judged_by_the_probe_on_other_data(gain, spread, outcome):
     rows = [
-        curve(seed, selector=name, final=0.5 + (gain if name == "p3" else 0))
-        for name in ("random", "p3", "greedy-64")
+        curve(seed, selector=name)
+        | {"probes": {"cifar10": 0.5 + (gain + spread * (seed - 1)) * (name == "p3")}}
+        for name in ("random", "p3")
         for seed in range(3)
     ]
-    if gain == 0:
-        rows = [row | {"final": row["final"] | {"transfer_linear": 0.5}} for row in rows]
     assert claim("transfer").judge(rows).outcome == outcome
 
 
@@ -225,7 +261,7 @@ def test_diversity_is_judged_by_final_accuracy(name, settings):
         return [
             curve(seed, selector=policy, final=0.5 + gain * (policy in ("greedy-64", "p3")),
                   **settings)
-            for policy in FAST
+            for policy in ("random", *POLICIES)
             for seed in range(3)
         ]  # fmt: skip
 
@@ -260,7 +296,8 @@ def test_coverage_modes_are_judged_one_by_one():
     judge = claim("coverage-modes").judge
     assert judge(rows((0.05, 0.05, 0.05))).outcome == "reproduced"
     assert judge(rows((0.05, 0, 0))).outcome == "holds under stated conditions"
-    assert judge(rows((0, 0, -0.05))).outcome == "does not reproduce"
+    assert judge(rows((-0.05, -0.05, -0.05))).outcome == "does not reproduce"
+    assert judge(rows((0, 0, -0.05))).outcome == "inconclusive"
 
 
 def test_augmentation_is_judged_at_every_strength():
@@ -272,7 +309,7 @@ def test_augmentation_is_judged_at_every_strength():
         ]
 
     judge = claim("augmentation").judge
-    assert judge(rows(1.17)).outcome in ("reproduced", "holds under stated conditions")
+    assert judge(rows(1.17)).outcome in SHOWN
     assert judge(rows(0.9)).outcome == "does not reproduce"
 
 
@@ -280,7 +317,9 @@ def moco(selector, queue, speed, **settings):
     return policies({selector: speed}, method="moco", queue_size=queue, **settings)
 
 
-@pytest.mark.parametrize(("speed", "outcome"), [(1.5, "reproduced"), (0.9, "does not reproduce")])
+@pytest.mark.parametrize(("speed", "outcome"), [
+    (1.09, "holds under stated conditions"), (0.9, "does not reproduce"),
+])  # fmt: skip
 def test_moco_policies_are_judged_by_epochs(speed, outcome):
     rows = moco("random", 64, 1.0) + moco("random", 128, 1.0)
     for selector in ("p3", "greedy-64", "p3-0.3", "p3-0.7"):
@@ -289,7 +328,9 @@ def test_moco_policies_are_judged_by_epochs(speed, outcome):
     assert claim("moco-policies").judge(rows).outcome == outcome
 
 
-@pytest.mark.parametrize(("speed", "outcome"), [(1.5, "reproduced"), (0.9, "does not reproduce")])
+@pytest.mark.parametrize(("speed", "outcome"), [
+    (1.5, "holds under stated conditions"), (0.9, "does not reproduce"),
+])  # fmt: skip
 def test_strong_baselines_are_judged_by_epochs_and_accuracy(speed, outcome):
     rows = moco("random", 64, 1.0) + moco("p3", 64, speed) + moco("greedy-64", 64, 1.0)
     for kind in ("mixed", "distance"):
@@ -298,10 +339,12 @@ def test_strong_baselines_are_judged_by_epochs_and_accuracy(speed, outcome):
     assert claim("strong-baselines").judge(rows).outcome == outcome
 
 
-@pytest.mark.parametrize(("power", "outcome"), [(1, "reproduced"), (8, "does not reproduce")])
-def test_alignment_is_judged_by_a_linear_fit(power, outcome):
+@pytest.mark.parametrize(("power", "left", "outcome"), [
+    (1, 0, "reproduced"), (1, 0.4, "holds under stated conditions"), (8, 0, "does not reproduce"),
+])  # fmt: skip
+def test_alignment_is_judged_by_a_linear_fit(power, left, outcome):
     centres = [-0.975 + 0.05 * i for i in range(40)]
-    norms = [1000 * ((1 - c) / 2) ** power for c in centres]
+    norms = [1000 * (left + ((1 - c) / 2) ** power) for c in centres]
     rows = [{"seed": 0, "counts": [1000] * 40, "norms": norms, "floors": norms}]
     assert claim("alignment-gradient").judge(rows).outcome == outcome
 
@@ -311,27 +354,3 @@ def test_a_short_run_of_alignment_starts_afresh(tmp_path):
     place = Place(tmp_path)
     first = claim("alignment-gradient").compute(chunk, place)
     assert claim("alignment-gradient").compute(chunk, place) == first
-
-
-@pytest.mark.parametrize(("printed", "words"), [(0.3, "excludes"), (0.01, "does not exclude")])
-def test_a_note_says_whether_the_printed_figure_is_still_possible(printed, words):
-    difference = paired_difference([0.01, 0.02, 0.0], [0.0, 0.0, 0.0])
-    assert f"{words} the printed" in beside(difference, printed)
-
-
-@pytest.mark.parametrize(
-    ("name", "printed"),
-    [("real-band", "imagenet1k"), ("whitening", "imagenet1k"), ("greedy-cifar", "cifar10"),
-     ("pool-policies", "imagenet100"), ("moco-policies", "moco-imagenet100")],
-)  # fmt: skip
-def test_a_claim_takes_the_printed_settings_from_its_recipe(name, printed):
-    """Only what the claim itself varies may differ from the recipe."""
-    varied = {"selector", "seed", "read_every", "whiten_period", "queue_size"}
-    expected = recipe(printed)
-    for chunk in claim(name).chunks("paper"):
-        assert chunk.settings["recipe"] == printed
-        assert set(chunk.settings) <= {"recipe", "method", *varied}
-        run = run_of(chunk, Place(Path()))
-        assert run.optimizer == expected.optimizer
-        assert run.encoder == expected.encoder
-        assert run.budget == expected.budget

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from eigenbatch.cli.command import DataDir, app, errors, resumable
+from eigenbatch.cli.command import app, errors, resumable
 from eigenbatch.errors import ParameterError
 from eigenbatch.terminal import Terminal, chunk_progress, show_claims, show_verdict
 
@@ -31,7 +31,13 @@ def reproduce(
     scale: Annotated[ScaleName, typer.Option(help="Seconds, minutes, or as printed.")] = (
         ScaleName.small
     ),
-    data_dir: DataDir = None,
+    data_dir: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Folder of images; NAME=FOLDER for one data set of several: imagenet100, "
+            "imagenet1k, cifar10 or pets. Repeatable."
+        ),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Processes of one thread each; all cores by default.", min=1)
     ] = None,
@@ -44,8 +50,8 @@ def reproduce(
 ) -> None:
     """Check the paper's claims: run, judge by a criterion fixed beforehand, draw.
 
-    Interrupted, run the same command to resume. CIFAR-10 for training claims is looked
-    for in --data-dir.
+    Interrupted, run the same command to resume. Claims that train need images, except at scale
+    smoke: at scale small Tiny-ImageNet-100 (imagenet100) and CIFAR-10 (cifar10).
     """
     terminal: Terminal = context.obj
     with errors(terminal):
@@ -60,7 +66,7 @@ def reproduce(
             return
         if not found and table is None:
             raise ParameterError("name a claim, or `all`; --list shows them")
-        records = _reproduced(found, scale.value, out, data_dir, jobs, terminal)
+        records = _reproduced(found, scale.value, out, _folders(data_dir or []), jobs, terminal)
         if table is not None:
             from eigenbatch_paper.claim_table import write_table
 
@@ -73,7 +79,7 @@ def _reproduced(
     claims: list[Any],
     scale: Any,
     out: Path,
-    data_dir: Path | None,
+    data: dict[str, Path],
     jobs: int | None,
     terminal: Terminal,
 ) -> list[dict[str, Any]]:
@@ -81,12 +87,31 @@ def _reproduced(
 
     console, records = terminal.console(), []
     with resumable(terminal), chunk_progress(console) as advance:
-        for record in run(claims, scale, out, data_dir=data_dir, jobs=jobs, advance=advance):
+        for record in run(claims, scale, out, data=data, jobs=jobs, advance=advance):
             show_verdict(record, console)
             records.append(record)
     if claims:
         terminal.say(f"runs: {out / scale}")
     return records
+
+
+def _folders(texts: list[str]) -> dict[str, Path]:
+    """Folders by the name of their data set; "" for one that has no name."""
+    from eigenbatch_paper.claim import DATA_SETS
+
+    folders: dict[str, Path] = {}
+    for text in texts:
+        name, separator, folder = text.partition("=")
+        named = separator and name in DATA_SETS
+        if separator and not named and not Path(text).exists():
+            raise ParameterError(
+                f"--data-dir {text}: unknown data set {name!r}, choose from {', '.join(DATA_SETS)}"
+            )
+        key = name if named else ""
+        if key in folders:
+            raise ParameterError(f"--data-dir {text}: {key or 'a folder'} was given twice")
+        folders[key] = Path(folder if named else text)
+    return folders
 
 
 def _listed(claim: Any) -> dict[str, Any]:

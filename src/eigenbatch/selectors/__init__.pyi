@@ -17,6 +17,8 @@ from .duplicates import NoNearDuplicates as NoNearDuplicates
 from .greedy import Greedy as Greedy
 from .names import selector_named as selector_named
 from .neighbours import Neighbours as Neighbours
+from .plateau import LossPlateau as LossPlateau
+from .plateau import OnLossPlateau as OnLossPlateau
 from .pool import PoolBalanced as PoolBalanced
 from .pool import PoolMax as PoolMax
 from .pool import PoolMin as PoolMin

@@ -29,22 +29,55 @@ def _random(_: str | None) -> "Selector":
     return Random()
 
 
-def _p1(_: str | None) -> "Selector":
-    from eigenbatch.selectors.pool import PoolMax
+def _p1(then: str | None) -> "Selector":
+    from eigenbatch.selectors.greedy import Greedy
+    from eigenbatch.selectors.pool import PoolBalanced, PoolMax
+    from eigenbatch.selectors.schedule import Schedule
+    from eigenbatch.selectors.signals import AfterBatches, RankPlateau
 
-    return PoolMax()
+    if then is None:
+        return PoolMax()
+    if then == "p3":
+        return Schedule(PoolMax(), PoolBalanced(), RankPlateau())
+    return Schedule(PoolMax(), Greedy(64), AfterBatches(_warmup(then)))
 
 
-def _p2(_: str | None) -> "Selector":
-    from eigenbatch.selectors.pool import PoolMin
+def _p2(when: str | None) -> "Selector":
+    from eigenbatch.selectors.plateau import OnLossPlateau
+    from eigenbatch.selectors.pool import PoolBalanced, PoolMin
+    from eigenbatch.selectors.schedule import EveryNth
 
-    return PoolMin()
+    if when is None:
+        return PoolMin()
+    if when == "flat":
+        return OnLossPlateau(PoolMin(), PoolBalanced())
+    return EveryNth(PoolMin(), int(when), PoolBalanced())
 
 
-def _p3(fraction: str | None) -> "Selector":
+def _p3(target: str | None) -> "Selector":
     from eigenbatch.selectors.pool import PoolBalanced
 
-    return PoolBalanced(float(fraction or 0.5))
+    if target is not None and "-" in target:
+        return PoolBalanced(window=_window(target))
+    return PoolBalanced(float(target or 0.5))
+
+
+def _centroid(probe: str | None) -> "Selector":
+    from eigenbatch.selectors.greedy import Greedy
+
+    return Greedy(int(probe or 64), score="centroid")
+
+
+def _steered(window: str | None) -> "Selector":
+    from eigenbatch.selectors.greedy import Greedy
+
+    return Greedy(window=_window(window or ""))
+
+
+def _literal(window: str | None) -> "Selector":
+    from eigenbatch.selectors.greedy import Greedy
+
+    return Greedy(window=_window(window or ""), literal=True)
 
 
 def _greedy(probe: str | None) -> "Selector":
@@ -86,12 +119,54 @@ def _probe(text: str) -> object:
     return text if text == "pool" else int(text)
 
 
+def _window(text: str) -> tuple[float, float]:
+    low, _, high = text.partition("-")
+    return float(low), float(high)
+
+
+def _warmup(text: str) -> int:
+    """Batches of P1 in "greedy-BATCHES"."""
+    word, _, batches = text.partition("-")
+    if word != "greedy":
+        raise ValueError(f"{word!r} is neither p3 nor greedy")
+    return int(batches)
+
+
+def _after_p1(text: str) -> object:
+    return text if text == "p3" else _warmup(text)
+
+
+def _when_p2(text: str) -> object:
+    return text if text == "flat" else int(text)
+
+
+def _target(text: str) -> object:
+    return _window(text) if "-" in text else float(text)
+
+
 NAMES = {
     "random": Name("random", "uniform batches", _random),
-    "p1": Name("p1", "the most diverse of several random batches", _p1),
-    "p2": Name("p2", "the least diverse of several random batches", _p2),
-    "p3": Name("p3[-FRACTION]", "a batch of moderate diversity", _p3, float),
+    "p1": Name(
+        "p1[-p3|-greedy-BATCHES]",
+        "the most diverse of several random batches; then P3 or Greedy-64",
+        _p1,
+        _after_p1,
+    ),
+    "p2": Name(
+        "p2[-EVERY|-flat]",
+        "the least diverse of several random batches; P3 with some of them",
+        _p2,
+        _when_p2,
+    ),
+    "p3": Name("p3[-FRACTION|-LOW-HIGH]", "a batch of moderate diversity", _p3, _target),
     "greedy": Name("greedy[-PROBE|-pool]", "picks that raise diversity fastest", _greedy, _probe),
+    "centroid": Name("centroid[-PROBE]", "greedy by the mean row, a cheap proxy", _centroid, int),
+    "window": Name(
+        "window-LOW-HIGH", "greedy towards an effective rank in a window", _steered, _window
+    ),
+    "literal": Name(
+        "literal-LOW-HIGH", "Algorithm 2 as printed; its batches may be short", _literal, _window
+    ),
     "neighbours": Name(
         "neighbours[-SEEDS]", "hard batches: seeds and their nearest", _neighbours, int
     ),

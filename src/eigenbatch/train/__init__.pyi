@@ -1,6 +1,7 @@
 """The public names of this room, once."""
 
 from .batch import Batch as Batch
+from .export import probe_run as probe_run
 from .loop import Observer as Observer
 from .loop import Step as Step
 from .loop import Training as Training

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from eigenbatch.errors import ParameterError, RunError
@@ -14,7 +15,7 @@ from eigenbatch.runs.directory import RunDirectory, write_atomically
 from eigenbatch.train.checkpoint_file import load_checkpoint
 from eigenbatch.train.data import ImageConfig
 from eigenbatch.train.data.pictures import Pictures
-from eigenbatch.train.probes import embed
+from eigenbatch.train.probes import embed, extract, linear_probe_sgd
 from eigenbatch.train.run import Run, load_run
 
 logger = logging.getLogger("eigenbatch")
@@ -116,6 +117,27 @@ def embed_pictures(
         progress=lambda done: progress(done, len(found)),
     )  # fmt: skip
     return Embedded(rows, found.names)
+
+
+def probe_run(run: Path, data: ImageConfig) -> float:
+    """Accuracy of a linear classifier on a run's frozen features of other images.
+
+    The paper's protocol: SGD with momentum, 90 epochs at a rate of 0.03.
+
+    Args:
+        run: a run directory that was trained on images.
+        data: labelled images; grey ones are repeated for an encoder of coloured ones.
+
+    Returns:
+        The share of test images that are classified right.
+    """
+    encoder = load_encoder(run)
+    preprocess: Callable[[Tensor], Tensor] = encoder.preprocess  # type: ignore[assignment]
+    train, test = (
+        extract(encoder, data.images(split), preprocess, workers=data.workers)
+        for split in ("train", "test")
+    )
+    return linear_probe_sgd(train, test, generator=torch.Generator().manual_seed(0))
 
 
 def export_encoder(run: Path, path: Path) -> None:

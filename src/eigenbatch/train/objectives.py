@@ -69,9 +69,10 @@ class MixedNegatives:
 class DistanceWeighted:
     """Distance-weighted sampling from the queue (Wu et al. 2017).
 
-    On the sphere S^(d-1) distances have density r^(d-2) (1 - r^2/4)^((d-3)/2); `count` keys a query
-    are drawn with the inverse of it, so that all distances are as likely. Distances below `closest`
-    count as that, or noise would take over.
+    On the sphere S^(d-1) distances have density q(r) = r^(d-2) (1 - r^2/4)^((d-3)/2); `count` keys
+    per query are drawn with the weight min(cap, 1 / q(r)), so that all distances are as likely. The
+    cap is 1 / q(closest): neither noise among the nearest keys nor a key on the far side, where q
+    vanishes too, takes over.
     """
 
     def __init__(self, count: int = 1024, closest: float = 0.5) -> None:
@@ -93,5 +94,11 @@ class DistanceWeighted:
         """(b, K) sampling weights, largest one."""
         distance = (2 - 2 * cosines.double()).clamp(min=0).sqrt()
         distance = distance.clamp(self.closest, 2 - 1e-6)
-        log_density = (dim - 2) * distance.log() + (dim - 3) / 2 * (1 - distance**2 / 4).log()
+        least = _log_density(cosines.new_tensor(self.closest, dtype=torch.float64), dim)
+        log_density = _log_density(distance, dim).clamp(min=least)
         return (log_density.amin(1, keepdim=True) - log_density).exp()
+
+
+def _log_density(distance: Tensor, dim: int) -> Tensor:
+    """Log of the density of distances between random points of the sphere, up to a constant."""
+    return (dim - 2) * distance.log() + (dim - 3) / 2 * (1 - distance**2 / 4).log()

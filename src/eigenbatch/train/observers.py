@@ -10,6 +10,7 @@ from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.runs.recorder import Recorder
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.selectors.plateau import LossPlateau
 from eigenbatch.train.loader import BatchLoader
 from eigenbatch.train.loop import Observer, Step, Training
 from eigenbatch.train.methods.method import Method
@@ -66,6 +67,19 @@ class FillCache(Observer):
                 second.append(self.method.embed(batch.second, 1).float().cpu())
         other = torch.cat(second) if second else None
         self.cache.update_synchronized(torch.cat(ids), torch.cat(first), other)
+
+
+class TellLoss(Observer):
+    """Tells the mean loss of every step over all processes to what selection depends on."""
+
+    def __init__(self, plateau: LossPlateau) -> None:
+        self.plateau = plateau
+
+    def on_step(self, training: Training, step: Step) -> None:
+        """Every process tells the same loss, so that all select the same batches."""
+        loss = training.fabric.all_reduce(step.outcome.loss)
+        assert isinstance(loss, torch.Tensor)
+        self.plateau.observe(loss.item())
 
 
 class RecordSteps(Observer):

@@ -17,7 +17,8 @@ from eigenbatch.train.evaluation import EvaluationConfig
 from eigenbatch.train.methods import CLIPConfig, MoCoConfig, SimCLRConfig
 from eigenbatch.train.optimizers import AdamWConfig, LARSConfig, SGDConfig
 from eigenbatch.train.run import Run
-from eigenbatch.train.schedules import CosineConfig, LinearConfig
+from eigenbatch.train.schedules import CosineConfig, FixedConfig, LinearConfig
+from eigenbatch.train.views import ViewsConfig
 
 Recipe = Callable[[Path | None], Run]
 
@@ -59,14 +60,15 @@ def pairs_cpu(directory: Path | None = None) -> Run:
 
 
 def imagenet100(directory: Path | None = None) -> Run:
-    """Section Pool-Policy Comparison: ResNet-18, n=512, tau=0.1, 200 epochs, LARS."""
+    """Section Pool-Policy Comparison: ResNet-18, n=512, tau=0.1, 200 epochs, fixed-rate LARS."""
     return Run(
-        data=FolderConfig(directory=directory, size=224, workers=8),
+        data=FolderConfig(directory=directory, size=224, workers=8, whole_pictures=True),
+        views=ViewsConfig(jitter=1.0, crop=0.08),
         encoder=ResNet18Config(stem="imagenet"),
         method=SimCLRConfig(tau=0.1),
         batches=BatchesConfig(batch_size=512, pool_size=5120, coverage="free"),
         optimizer=LARSConfig(lr=0.6, weight_decay=1e-6),
-        schedule=CosineConfig(warmup_epochs=10),
+        schedule=FixedConfig(),
         budget=BudgetConfig(epochs=200),
         evaluation=EvaluationConfig(every=5),
     )
@@ -76,6 +78,7 @@ def cifar10(directory: Path | None = None) -> Run:
     """Section Greedy vs. Pool: ResNet-18, n=512, tau=0.2, cosine over 400 epochs."""
     return Run(
         data=CIFAR10Config(directory=directory, workers=4),
+        views=ViewsConfig(crop=0.08),
         encoder=ResNet18Config(stem="cifar"),
         method=SimCLRConfig(tau=0.2),
         batches=BatchesConfig(batch_size=512, pool_size=5120, coverage="free"),
@@ -87,12 +90,14 @@ def cifar10(directory: Path | None = None) -> Run:
 
 
 def moco_imagenet100(directory: Path | None = None) -> Run:
-    """Appendix MoCo v2: ResNet-18, n=256, tau=0.2, K=65,536, pool of 2n."""
+    """Appendix MoCo v2: ResNet-18, n=256, tau=0.2, K=65,536, softmax over queue and batch."""
     return replace(
         imagenet100(directory),
-        method=MoCoConfig(tau=0.2, queue_size=65_536),
+        views=ViewsConfig(),
+        method=MoCoConfig(tau=0.2, queue_size=65_536, batch_negatives=True, key_groups=8),
         batches=BatchesConfig(batch_size=256, pool_size=512, coverage="free"),
         optimizer=SGDConfig(lr=0.03, weight_decay=1e-4),
+        schedule=CosineConfig(warmup_epochs=0),
     )
 
 
@@ -104,6 +109,7 @@ def imagenet1k(directory: Path | None = None) -> Run:
         method=SimCLRConfig(tau=0.1, dim=256),
         batches=BatchesConfig(batch_size=4096, pool_size=40_960, coverage="free"),
         optimizer=LARSConfig(lr=4.8, weight_decay=1e-6),
+        schedule=CosineConfig(warmup_epochs=10),
         budget=BudgetConfig(epochs=90),
     )
 

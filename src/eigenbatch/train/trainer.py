@@ -21,6 +21,7 @@ from eigenbatch.runs.record import Mark
 from eigenbatch.runs.recorder import Recorder
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.selectors.plateau import OnLossPlateau
 from eigenbatch.selectors.selector import Stateful
 from eigenbatch.train.checkpoint import Checkpoint
 from eigenbatch.train.checkpoint_file import load_checkpoint, previous
@@ -35,6 +36,7 @@ from eigenbatch.train.observers import (
     RecordReadings,
     RecordSteps,
     RefreshCache,
+    TellLoss,
 )
 from eigenbatch.train.run import Run, differences, load_run
 from eigenbatch.train.settings import to_plain
@@ -202,11 +204,14 @@ def _fit(
     observers: Sequence[Observer],
 ) -> None:
     parts: dict[str, Stateful] = {"cache": assembled.cache, "monitor": assembled.monitor}
+    watched: list[Observer] = [RefreshCache(assembled.cache)]
+    if isinstance(assembled.sampler.selector, OnLossPlateau):
+        plateau = parts["losses"] = assembled.sampler.selector.plateau
+        watched.append(TellLoss(plateau))
     mark = (lambda: recorder.mark) if recorder is not None else None
     checkpoint = Checkpoint(directory.checkpoint, assembled.sampler, parts, mark=mark)
     if state is not None:
         checkpoint.restore(assembled.training, state)
-    watched: list[Observer] = [RefreshCache(assembled.cache)]
     if assembled.run.batches.fill_cache:
         watched.append(FillCache(assembled.cache, assembled.method, assembled.loader, recorder))
     if recorder is not None:

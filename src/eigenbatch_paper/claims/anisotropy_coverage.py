@@ -8,13 +8,14 @@ import torch
 
 from eigenbatch.core import Contrast, isotropy_gap, participation_ratio
 from eigenbatch_paper.batch_bands import batch_bands, decomposed
-from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch_paper.figures import BLUE, GREEN, GREY, ORANGE, tidy
 from eigenbatch_paper.synthetic import (
     gaussian_rows,
     positives_at_cosine,
     spiked_eigenvalues,
 )
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,15 +117,21 @@ def _judge(rows: list[Row]) -> Verdict:
         f"{at['corrected']:+.0f} % after removing the sampling noise (from one view a pair; "
         f"positive pairs are not independent rows), and sigma-hat {at['sigma_hat']:.4f} against "
         f"{found[0]['sigma_hat']:.4f} at delta = 0: a batch of this size cannot tell 6 % from 0. "
+        "With fewer rows than dimensions a raw delta is at least 100 sqrt(d/n - 1) %, 173 % here: "
+        "the printed axis cannot be that of a batch. "
         f"With the floor of the batch mean up to "
         f"{max(row['plug_in_below'] for row in found.values()):.0%} of anchors are out of band."
     )
-    if up_to > TOLERANCE:
-        return Verdict("does not reproduce", measured, note)
-    if beyond > 0:
-        return Verdict("reproduced", measured, note)
-    note = "Within tolerance, but there is no threshold: no overshoot beyond it either. " + note
-    return Verdict("holds under stated conditions", measured, note)
+    return decided(
+        {
+            "batches show a delta of 6 % or less, as on the printed axis": found[0]["raw"]
+            <= THRESHOLD,
+            "coverage is within tolerance up to a true delta of 6 %": up_to <= TOLERANCE,
+        },
+        {"the upper bound is overshot beyond 6 %": beyond > 0},
+        measured,
+        note,
+    )
 
 
 def _draw(rows: list[Row], figure: "Figure") -> None:
@@ -165,9 +172,9 @@ CLAIM = Claim(
     statement="Coverage of the band stays within a 5 % tolerance up to an anisotropy of delta ~ "
     "6 %, with mild overshoots of the upper bound beyond.",
     printed="within 5 % tolerance up to delta ~ 6 %",
-    criterion="Does not reproduce if more than 5 % of anchors are out of the per-anchor band at a "
-    "true delta of at most 6 %; otherwise reproduced if some anchor beyond 6 % overshoots the "
-    "upper bound, and holds under stated conditions if none does, for then 6 % is no threshold.",
+    criterion="Isotropic batches of the printed n and d show a raw delta of at most 6 %, and at "
+    "most 5 % of anchors are out of the per-anchor band up to a true delta of 6 %; and some anchor "
+    "beyond 6 % overshoots the upper bound, for else 6 % is no threshold.",
     size={
         "smoke": "8 settings x 2 batches, n = 16, d = 1024",
         "small": "8 settings x 40 batches, n = 256, d = 1024",

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from eigenbatch.core import Contrast, gradient_band, sampling_inflation
-from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch_paper.figures import CYCLE, GREY, tidy
 from eigenbatch_paper.synthetic import positives_at_cosine, shared_component_rows
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,11 +127,18 @@ def _judge(rows: list[Row]) -> Verdict:
             "Coverage does not change at 0.02 or anywhere: the ceiling's other terms dwarf the "
             "sampling term, so the threshold says nothing."
         )
-    if weak > TOLERANCE or errors[False] > CLOSE:
-        return Verdict("does not reproduce", measured, note)
-    if errors[True] > CLOSE or strong <= TOLERANCE:
-        return Verdict("holds under stated conditions", measured, "Scaled noise. " + note)
-    return Verdict("reproduced", measured, note)
+    return decided(
+        {
+            "coverage is within tolerance up to 0.02": weak <= TOLERANCE,
+            "the inflation is the lemma's, with scaled noise": errors[False] <= CLOSE,
+        },
+        {
+            "the inflation is the lemma's, with the printed noise": errors[True] <= CLOSE,
+            "coverage degrades beyond 0.02": strong > TOLERANCE,
+        },
+        measured,
+        note,
+    )
 
 
 def _draw(rows: list[Row], figure: "Figure") -> None:

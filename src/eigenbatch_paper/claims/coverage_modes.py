@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 from eigenbatch.runs import PairedDifference
 from eigenbatch_paper import training_facts as facts
-from eigenbatch_paper.claim import Chunk, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Row, Scale
 from eigenbatch_paper.training_chunks import policies, training_claim
+from eigenbatch_paper.verdict import Verdict, all_of, any_of, decided, effect
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,9 +24,9 @@ def chunks(scale: Scale) -> list[Chunk]:
 def judge(rows: list[Row]) -> Verdict:
     """Greedy-64 against Random in the same mode."""
     gains = _gains(rows)
-    return facts.graded(
-        {"Greedy-64 gains accuracy in some mode": any(facts.better(d) for d in gains.values())},
-        {"in every mode": all(facts.better(d) for d in gains.values())},
+    return decided(
+        {"Greedy-64 gains accuracy in some mode": any_of(effect(d) for d in gains.values())},
+        {"in every mode": all_of(effect(d) for d in gains.values())},
         "accuracy of Greedy-64 over Random: " + facts.listed(gains, "points"),
         "free: batches from any pool, images may be skipped; epoch: every image once an epoch; "
         "stream: every image soon. The paper does not say which it uses.",

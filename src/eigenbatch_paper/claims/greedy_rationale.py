@@ -7,9 +7,10 @@ import torch
 
 from eigenbatch.core import participation_ratio
 from eigenbatch.selectors import frobenius_diversity, rayleigh_scores, trace_after_adding
-from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch_paper.figures import BLUE, GREEN, GREY, ORANGE, tidy
 from eigenbatch_paper.synthetic import gaussian_rows, spiked_eigenvalues
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,9 +90,15 @@ def _judge(rows: list[Row]) -> Verdict:
         f"of steps and reaches x{min(centroid):.2f} to x{max(centroid):.2f}: it steers the mean "
         "row, not the spectrum."
     )
-    if wrong == 0 and min(gains) > 1:
-        return Verdict("reproduced", measured, note)
-    return Verdict("does not reproduce", measured, note)
+    return decided(
+        {
+            "no step and no candidate contradicts": wrong == 0,
+            "greedy batches end above random ones": min(gains) > 1,
+        },
+        {},
+        measured,
+        note,
+    )
 
 
 _OTHER = ("top", "ranks")

@@ -12,9 +12,10 @@ from eigenbatch.core import (
     subgaussian_radius,
     unit_rows,
 )
-from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch_paper.figures import BLUE, GREEN, GREY, ORANGE, YELLOW, tidy
 from eigenbatch_paper.synthetic import spiked_eigenvalues
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -121,11 +122,12 @@ def _judge(rows: list[Row]) -> Verdict:
         f"without any constant, held in at least {covered:.1%} of draws of unit rows, "
         f"{min(slack):.1f} to {max(slack):.1f} times too large."
     )
-    if enough > CONSTANT:
-        return Verdict("does not reproduce", measured, note)
-    if few > CONSTANT:
-        return Verdict("holds under stated conditions", measured, "n >= d. " + note)
-    return Verdict("reproduced", measured, note)
+    return decided(
+        {"C = 2 suffices for n >= d": enough <= CONSTANT},
+        {"C = 2 suffices for n < d": few <= CONSTANT},
+        measured,
+        note,
+    )
 
 
 def _draw(rows: list[Row], figure: "Figure") -> None:

@@ -1,74 +1,137 @@
 """Appendix "MoCo v2": Random, P3 and Greedy-64 with a queue; queue sizes and targets."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from eigenbatch.runs import PairedDifference
 from eigenbatch_paper import training_facts as facts
-from eigenbatch_paper.claim import Chunk, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Row, Scale
+from eigenbatch_paper.tables import Table, mean_sem
 from eigenbatch_paper.training_chunks import FEWER_SEEDS, moco_chunk, training_claim
+from eigenbatch_paper.verdict import Verdict, all_of, decided, effect, no_loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-QUEUES = {"smoke": (64, 128), "small": (512, 2048), "paper": (16_384, 32_768, 65_536)}
+QUEUES = {"smoke": (64, 128), "small": (2048, 8192), "paper": (16_384, 32_768, 65_536)}
+MANY_SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 5, "paper": 10}
+SAVED = {"p3": 0.092, "greedy-64": 0.059}
+PRINTED = {
+    (3, "random"): ("74.2 ± 0.3", "146.3 ± 2.5", ""),
+    (3, "greedy-64"): ("74.0 ± 0.4", "137.7 ± 1.8", "+5.9"),
+    (3, "p3"): ("74.5 ± 0.2", "132.8 ± 2.1", "+9.2"),
+    (10, "random"): ("74.19 ± 0.23", "146.3 ± 2.7", ""),
+    (10, "p3"): ("74.52 ± 0.19", "132.6 ± 1.9", "+9.4 ± 1.3"),
+}
 
 
 def chunks(scale: Scale) -> list[Chunk]:
-    """Policies at the longest queue, P3's targets there, and shorter queues."""
+    """Random and P3 with many seeds; Greedy-64, P3's targets, queues and ResNet-50 with three."""
     longest = max(QUEUES[scale])
-    runs = [(policy, longest) for policy in ("random", "p3", "greedy-64", "p3-0.3", "p3-0.7")]
-    runs += [(p, queue) for queue in QUEUES[scale][:-1] for p in ("random", "p3")]
-    return [
-        moco_chunk(scale, seed, selector=policy, queue_size=queue)
-        for seed in range(FEWER_SEEDS[scale])
-        for policy, queue in runs
-    ]
+    runs = []
+    for seed in range(MANY_SEEDS[scale]):
+        both = ("random", "p3")
+        runs += [moco_chunk(scale, seed, selector=p, queue_size=longest) for p in both]
+        if seed >= FEWER_SEEDS[scale]:
+            continue
+        runs += [
+            moco_chunk(scale, seed, selector=policy, queue_size=longest)
+            for policy in ("greedy-64", "p3-0.3", "p3-0.7")
+        ]
+        runs += [
+            moco_chunk(scale, seed, selector=p, queue_size=queue)
+            for queue in QUEUES[scale][:-1]
+            for p in both
+        ]
+        if scale == "paper":
+            runs += [moco_chunk(scale, seed, selector=p, encoder="resnet50") for p in both]
+    return runs
 
 
 def judge(rows: list[Row]) -> Verdict:
-    """Epochs to 94 % of Random's accuracy, the share that 70 is of 74.2."""
-    groups = facts.grouped(rows, "selector", "queue_size")
-    longest = max(queue for _, queue in groups)
+    """Epochs to 94.3 % of Random's accuracy, the share that 70 is of 74.2."""
+    groups, longest, target = _groups(rows)
     random = groups["random", longest]
-    target = 0.94 * facts.mean(random, facts.accuracy)
     epochs = {
         name: facts.saved(groups[name, longest], random, facts.epochs_to(target))
         for name in ("p3", "greedy-64", "p3-0.3", "p3-0.7")
     }
-    gains = {
-        name: facts.gain(groups[name, longest], random, facts.accuracy)
-        for name in ("p3", "greedy-64")
-    }
-    shorter = [
-        facts.saved(groups["p3", queue], groups["random", queue], facts.epochs_to(target))
+    gains = {name: facts.gain(groups[name, longest], random, facts.accuracy) for name in SAVED}
+    shorter = {
+        f"queue {queue:,}": facts.saved(
+            groups["p3", queue], groups["random", queue], facts.epochs_to(target)
+        )
         for selector, queue in groups
         if selector == "p3" and queue != longest
-    ]
-    return facts.graded(
-        {"P3 saves epochs": facts.better(epochs["p3"])},
+    }
+    wide = _wide(rows)
+    return decided(
+        {"P3 saves epochs": effect(epochs["p3"], SAVED["p3"])},
         {
-            "Greedy-64 saves epochs": facts.better(epochs["greedy-64"]),
-            "P3 saves epochs at targets 0.3 and 0.7": facts.better(epochs["p3-0.3"])
-            and facts.better(epochs["p3-0.7"]),
-            "P3 saves epochs with shorter queues": all(facts.better(one) for one in shorter),
-            "accuracy does not suffer": not any(
-                d.significant and d.mean < 0 for d in gains.values()
+            "Greedy-64 saves epochs": effect(epochs["greedy-64"], SAVED["greedy-64"]),
+            "P3 saves epochs at targets 0.3 and 0.7": all_of(
+                effect(epochs[n]) for n in ("p3-0.3", "p3-0.7")
+            ),
+            "P3 saves epochs with shorter queues": all_of(effect(d) for d in shorter.values()),
+            "P3 saves epochs with ResNet-50": all_of(effect(d) for d in wide.values()),
+            "no accuracy is lost (within a point)": all_of(
+                no_loss(d, within=0.01) for d in gains.values()
             ),
         },
         f"epochs saved to {target:.3f}: "
-        + facts.listed(epochs)
+        + facts.listed({**epochs, **shorter, **wide})
         + "; accuracy: "
         + facts.listed(gains, "points"),
-        f"{facts.beside(epochs['p3'], 0.092)} With a queue the negatives come from earlier "
-        "batches: a selected batch changes only the positives now, and the queue later. A pool of "
-        "two batches leaves little to choose from.",
+        f"{facts.unreached(rows, target)} With a queue the negatives come from earlier batches: a "
+        "selected batch changes only the positives now, and the queue later. A pool of two "
+        "batches leaves little to choose from."
+        + ("" if wide else " ResNet-50 is run at paper scale only."),
+    )
+
+
+def _groups(rows: list[Row]) -> tuple[dict[Any, list[Row]], int, float]:
+    """Runs of the default encoder by policy and queue, the longest queue, and the target."""
+    groups = facts.grouped([r for r in rows if r.get("encoder") != "resnet50"], "selector",
+                           "queue_size")  # fmt: skip
+    longest = max(queue for _, queue in groups)
+    return groups, longest, facts.target_of(groups["random", longest], facts.MOCO_TARGET)
+
+
+def _wide(rows: list[Row]) -> dict[str, PairedDifference]:
+    """What P3 saves with ResNet-50, if it was run, to a target of its own."""
+    groups = facts.grouped([r for r in rows if r.get("encoder") == "resnet50"], "selector")
+    if not groups:
+        return {}
+    target = facts.target_of(groups["random"], facts.MOCO_TARGET)
+    return {"ResNet-50": facts.saved(groups["p3"], groups["random"], facts.epochs_to(target))}
+
+
+def table(rows: list[Row]) -> Table:
+    """Table "MoCo v2 on ImageNet-100": three seeds, then all."""
+    groups, longest, target = _groups(rows)
+    lines = []
+    for (seeds, name), printed in PRINTED.items():
+        runs, random = groups[name, longest], groups["random", longest]
+        if seeds == 3:
+            runs, random = runs[:3], random[:3]
+        saved = facts.saved(runs, random, facts.epochs_to(target))
+        ours = (
+            mean_sem(map(facts.accuracy, runs), scale=100),
+            mean_sem(map(facts.epochs_to(target), runs)),
+            "" if name == "random" else facts.percent(saved),
+        )
+        label = f"{facts.LABELS[name]}, {len(runs)} seeds"
+        lines.append((label, tuple(zip(ours, printed, strict=True))))
+    return Table(
+        f"Epochs to {facts.MOCO_TARGET:.1%} of the final accuracy of Random, {target:.3f}.",
+        ("Method", "Accuracy, %", "Epochs to the target", "Speed-up, % (95 % CI)"),
+        lines,
     )
 
 
 def draw(rows: list[Row], figure: "Figure") -> None:
     """Epochs saved by each policy."""
-    groups = facts.grouped(rows, "selector", "queue_size")
-    longest = max(queue for _, queue in groups)
-    target = 0.94 * facts.mean(groups["random", longest], facts.accuracy)
+    groups, _, target = _groups(rows)
     names, differences = [], []
     for selector, queue in groups:
         if selector != "random":
@@ -89,10 +152,12 @@ CLAIM = training_claim(
     statement="With MoCo v2, P3 saves 9 % of the epochs and Greedy-64 6 %, at equal accuracy, for "
     "all queue sizes and rank targets.",
     printed="epochs +9.2 % (P3), +5.9 % (Greedy-64); accuracy +0.3 and -0.2 points",
-    criterion="P3 saves epochs significantly at the longest queue (paired 95 % CI); and so do "
-    "Greedy-64, the targets 0.3 and 0.7 and the shorter queues, and no accuracy is lost.",
+    criterion="P3 saves epochs at the longest queue to 94.3 % of Random's final accuracy; and so "
+    "do Greedy-64, the targets 0.3 and 0.7, the shorter queues and (at paper scale) ResNet-50, and "
+    "no point of accuracy is lost.",
     runs="MoCo, 5 policies, pool 2n",
     chunks=chunks,
     judge=judge,
     draw=draw,
+    table=table,
 )

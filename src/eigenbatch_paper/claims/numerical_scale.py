@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eigenbatch.core import variance_coefficient
-from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch_paper.figures import BLUE, GREY, ORANGE, tidy
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,11 +45,15 @@ def _judge(rows: list[Row]) -> Verdict:
         f"whitened, stand at a bound of {row['sampled']:.3f} instead of "
         f"{row['coefficient'] / DIM + REMAINDER:.3f}. The bound itself fails: see variance-band."
     )
-    right = (
-        round(row["coefficient"], 2) == PRINTED_COEFFICIENT
-        and abs(ratio / PRINTED_RATIO - 1) <= 0.02
+    return decided(
+        {
+            "A rounds to 7.33": round(row["coefficient"], 2) == PRINTED_COEFFICIENT,
+            "the ratio is within 2 % of 150": abs(ratio / PRINTED_RATIO - 1) <= 0.02,
+        },
+        {},
+        measured,
+        note,
     )
-    return Verdict("reproduced" if right else "does not reproduce", measured, note)
 
 
 def _draw(rows: list[Row], figure: "Figure") -> None:

@@ -8,9 +8,10 @@ import torch
 from eigenbatch import spectrum
 from eigenbatch.core import participation_ratio
 from eigenbatch.selectors import candidate_ranks
-from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch_paper.figures import BLUE, GREY, ORANGE, tidy
 from eigenbatch_paper.synthetic import gaussian_rows, spiked_eigenvalues
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,7 +85,7 @@ def _judge(rows: list[Row]) -> Verdict:
         f"(noise as long as the row: {wide['from_orthogonal'][NOISE.index(1.0)]:.0f})."
     )
     right = max(identical, orthogonal, branches) <= 1e-9 and outside == 0
-    return Verdict("reproduced" if right else "does not reproduce", measured, note)
+    return decided({"every check holds": right}, {}, measured, note)
 
 
 def _draw(rows: list[Row], figure: "Figure") -> None:

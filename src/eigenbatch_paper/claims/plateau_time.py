@@ -8,9 +8,10 @@ import math
 from typing import TYPE_CHECKING
 
 from eigenbatch_paper import training_facts as facts
-from eigenbatch_paper.claim import Chunk, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Row, Scale
 from eigenbatch_paper.figures import FAINT
 from eigenbatch_paper.training_chunks import SEEDS, training_chunk, training_claim
+from eigenbatch_paper.verdict import Verdict, decided, effect, interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,9 +34,9 @@ def judge(rows: list[Row]) -> Verdict:
     gain = facts.gain(greedy, random, facts.accuracy)
     linear = facts.gain(greedy, random, facts.linear)
     text = f"{share:+.0%} ({low:+.0%} to {high:+.0%})" if math.isfinite(share) else "never there"
-    return facts.graded(
-        {"Greedy-64 reaches Random's final accuracy sooner": low > 0},
-        {"Greedy-64 ends higher": facts.better(gain)},
+    return decided(
+        {"Greedy-64 reaches Random's final accuracy sooner": interval(low, high)},
+        {"Greedy-64 ends higher": effect(gain)},
         f"time saved to Random's final accuracy, on mean curves: {text}; accuracy "
         f"{facts.percent(gain, 'points')}; linear {facts.percent(linear, 'points')}",
         "The learning rate falls to zero at the end of either run: this is the time into a run of "

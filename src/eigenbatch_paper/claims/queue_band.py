@@ -2,14 +2,17 @@
 
 from typing import TYPE_CHECKING
 
+from eigenbatch.core import QueueSample
 from eigenbatch_paper import training_facts as facts
-from eigenbatch_paper.claim import Chunk, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Row, Scale
 from eigenbatch_paper.training_chunks import FEWER_SEEDS, moco_chunk, training_claim
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BANDS = ("paper", "certified")
+SAMPLE = QueueSample().size  # keys that the printed proxy looks at
 
 
 def chunks(scale: Scale) -> list[Chunk]:
@@ -22,8 +25,13 @@ def judge(rows: list[Row]) -> Verdict:
     inside = {name: [c for row in rows for c in _contained(row, name)] for name in BANDS}
     widths = {name: _widths(rows, name) for name in BANDS}
     shares = {name: sum(found) / len(found) for name, found in inside.items()}
-    return facts.graded(
-        {"the gradient is always inside the queue-aware band": shares["paper"] == 1},
+    return decided(
+        {
+            "the gradient is always inside the queue-aware band": shares["paper"] == 1,
+            "the queue is longer than the sample of its keys": "shown"
+            if min(row["queue_size"] for row in rows) > SAMPLE
+            else "open",
+        },
         {},
         f"inside: printed {shares['paper']:.2%}, certified {shares['certified']:.2%} of "
         f"{len(inside['paper']):,} batches; median ceiling / gradient: printed "
@@ -65,7 +73,7 @@ CLAIM = training_claim(
     statement="The band with the queue's spectrum in place of the batch's holds the gradient.",
     printed="contained (no figure given)",
     criterion="The batch-mean squared gradient of every step of every run lies in the printed "
-    "queue-aware band.",
+    "queue-aware band, with a queue longer than the sample that the band is made from.",
     runs="MoCo, every step",
     chunks=chunks,
     judge=judge,

@@ -7,9 +7,10 @@ import torch
 
 from eigenbatch import spectrum
 from eigenbatch.core import participation_ratio
-from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch_paper.figures import BLUE, ORANGE, tidy
 from eigenbatch_paper.synthetic import gaussian_rows
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +56,7 @@ def _judge(rows: list[Row]) -> Verdict:
         "The entropy form (RankMe) of the paper's accuracy table is another quantity: "
         f"{min(ratios):.2f} to {max(ratios):.2f} times this one on the same rows."
     )
-    return Verdict("reproduced" if error <= 1e-9 else "does not reproduce", measured, note)
+    return decided({"the three forms agree to 1e-9": error <= 1e-9}, {}, measured, note)
 
 
 def _draw(rows: list[Row], figure: "Figure") -> None:

@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 from eigenbatch_paper import training_facts as facts
-from eigenbatch_paper.claim import Chunk, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Row, Scale
 from eigenbatch_paper.training_chunks import FEWER_SEEDS, training_chunk, training_claim
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +32,7 @@ def judge(rows: list[Row]) -> Verdict:
             ceilings.append(high / value)
             floors.append(value / low)
             certified_ceilings.append(best / value)
-    return facts.graded(
+    return decided(
         {"every reading lies in the printed band": inside == count},
         {"the band tracks the gradient (median ceiling within 10x)": _median(ceilings) < 10},
         f"{inside / count:.2%} of {count:,} readings inside; ceiling / gradient: printed "

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from eigenbatch_paper.claim import Claim, Row, Verdict
+from eigenbatch_paper.claim import Claim, Row
 from eigenbatch_paper.figures import BLUE, CYCLE, GREY, label_ends, tidy
 from eigenbatch_paper.softmax_remainder import (
     SIZE_TEXTS,
@@ -12,6 +12,7 @@ from eigenbatch_paper.softmax_remainder import (
     remainder_chunks,
     remainder_rows,
 )
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,11 +32,12 @@ def _judge(rows: list[Row]) -> Verdict:
         f"{joined(rows, 'most_fourth'):.2g}). The entry-wise bound cannot hold, because q_ij "
         "depends on all logits."
     )
-    if broken:
-        return Verdict("does not reproduce", measured, note)
-    if share:
-        return Verdict("holds under stated conditions", measured, "The boxed bound alone. " + note)
-    return Verdict("reproduced", measured, note)
+    return decided(
+        {"the boxed bound holds in every batch": not broken},
+        {"the bound of each entry holds": not share},
+        measured,
+        note,
+    )
 
 
 def _draw(rows: list[Row], figure: "Figure") -> None:

@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 from eigenbatch_paper import training_facts as facts
-from eigenbatch_paper.claim import Chunk, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Row, Scale
 from eigenbatch_paper.training_chunks import policies, training_claim
+from eigenbatch_paper.verdict import Verdict, decided, effect
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,9 +24,9 @@ def judge(rows: list[Row]) -> Verdict:
     knn = {name: facts.gain(groups[name], groups["random"], facts.accuracy) for name in POLICIES}
     probe = {name: facts.gain(groups[name], groups["random"], facts.linear) for name in POLICIES}
     against = facts.gain(groups["greedy-64"], groups["neighbours-4"], facts.accuracy)
-    return facts.graded(
-        {"diverse batches beat similar ones": facts.better(against)},
-        {"and beat Random": facts.better(knn["greedy-64"])},
+    return decided(
+        {"diverse batches beat similar ones": effect(against)},
+        {"and beat Random": effect(knn["greedy-64"])},
         "kNN accuracy against Random: " + facts.listed(knn, "points")
         + "; linear: " + facts.listed(probe, "points"),
         "Similar batches have harder negatives and a higher loss; diverse ones an easier task.",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from eigenbatch_paper.claim import Claim, Row, Verdict
+from eigenbatch_paper.claim import Claim, Row
 from eigenbatch_paper.figures import BLUE, CYCLE, GREY, tidy
 from eigenbatch_paper.softmax_remainder import (
     SIZE_TEXTS,
@@ -12,6 +12,7 @@ from eigenbatch_paper.softmax_remainder import (
     remainder_chunks,
     remainder_rows,
 )
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,11 +32,15 @@ def _judge(rows: list[Row]) -> Verdict:
         "An entry at the mean logit would need a remainder of exactly zero, but q_ij depends on "
         "all logits. The maximum form is what the Taylor argument gives."
     )
-    if norm or needed > SMOOTHNESS:
-        return Verdict("does not reproduce", measured, note)
-    if share:
-        return Verdict("holds under stated conditions", measured, "In the maximum form. " + note)
-    return Verdict("reproduced", measured, note)
+    return decided(
+        {
+            "the bound holds in its maximum form": not norm,
+            "c_sm = 1/8 covers every anchor": needed <= SMOOTHNESS,
+        },
+        {"the bound holds entry by entry": not share},
+        measured,
+        note,
+    )
 
 
 def _draw(rows: list[Row], figure: "Figure") -> None:

@@ -9,13 +9,14 @@ import torch
 from eigenbatch import infonce
 from eigenbatch.core import Contrast
 from eigenbatch.runs import LineFit, line_fit
-from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch_paper.figures import BLUE, GREY, ORANGE, tidy
 from eigenbatch_paper.synthetic import (
     gaussian_rows,
     positives_at_cosine,
     spiked_eigenvalues,
 )
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -111,9 +112,8 @@ def _judge(rows: list[Row]) -> Verdict:
         f"The law that holds is gradient ~ miss² / tau²: slopes {min(slopes):.2f} to "
         f"{max(slopes):.2f}, R² >= {min(fit.r_squared for fit in corrected.values()):.4f}."
     )
-    if abs(here.slope - PRINTED_SLOPE) <= TOLERANCE and here.r_squared >= FIT:
-        return Verdict("reproduced", measured, note)
-    return Verdict("does not reproduce", measured, note)
+    right = abs(here.slope - PRINTED_SLOPE) <= TOLERANCE and here.r_squared >= FIT
+    return decided({"a slope of 2.02 in the printed setting": right}, {}, measured, note)
 
 
 def _text(fit: LineFit) -> str:

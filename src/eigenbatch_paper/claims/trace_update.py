@@ -8,9 +8,10 @@ import torch
 
 from eigenbatch.runs import line_fit
 from eigenbatch.selectors import rayleigh_scores, trace_after_adding
-from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale, Verdict
+from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch_paper.figures import BLUE, GREY, ORANGE, tidy
 from eigenbatch_paper.synthetic import gaussian_rows, spiked_eigenvalues
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,11 +87,12 @@ def _judge(rows: list[Row]) -> Verdict:
     order = line_fit([math.log(b) for b in large], [math.log(e) for e in errors]).slope
     measured = f"largest relative error {max(unit, longer):.0e}; expansion error ~ b^{order:.2f}"
     note = "Unit rows, and rows of length 1.7 with the closing 1 replaced by ||z||^4."
-    if max(unit, longer) > EXACT:
-        return Verdict("does not reproduce", measured, note)
-    if abs(order + 2) > 0.2:
-        return Verdict("holds under stated conditions", measured, "The update, not its expansion.")
-    return Verdict("reproduced", measured, note)
+    return decided(
+        {"the update is exact": max(unit, longer) <= EXACT},
+        {"the error of the expansion falls as b^-2": abs(order + 2) <= 0.2},
+        measured,
+        note,
+    )
 
 
 def _draw(rows: list[Row], figure: "Figure") -> None:

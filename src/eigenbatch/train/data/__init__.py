@@ -5,7 +5,7 @@ The settings load no torch; images are read by `data.py`, sentence pairs by `tex
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from eigenbatch.errors import ParameterError
 from eigenbatch.train.encoders import Inputs
@@ -13,6 +13,8 @@ from eigenbatch.train.settings import Config, Count, Range
 from eigenbatch.train.views import ViewsConfig
 
 if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
     from eigenbatch.train.data.images import LabelledImages
     from eigenbatch.train.data.source import Source
 
@@ -80,6 +82,10 @@ class ImageConfig(DataConfig):
             return long_tailed(images, self.train_size, copies=self.copies)
         count = self.train_size if split == "train" else self.test_size
         return images if count is None else balanced(images, count)
+
+    def training(self, images: "LabelledImages", views: ViewsConfig) -> "Dataset[Any]":
+        """The images as training reads them: here, as they are."""
+        return images
 
     def open(self, views: ViewsConfig) -> "Source":
         """Both splits with random views of the images."""
@@ -170,11 +176,20 @@ class FolderConfig(DirectoryConfig, name="folder"):
         labels: whether folders are classes. Without labels any folder will do, and there is no
             kNN accuracy.
         in_memory: decode every labelled picture once and keep it; for small pictures.
+        whole_pictures: random crops are cut from the whole picture at its own resolution, as
+            published SimCLR does, and not from its central square. Evaluation uses the square.
     """
 
     size: Annotated[int, Range(2, 4096)] = 64
     labels: bool = True
     in_memory: bool = False
+    whole_pictures: bool = False
+
+    def check(self) -> None:
+        """Pictures in memory are squares already."""
+        super().check()
+        if self.whole_pictures and (self.in_memory or not self.labels):
+            raise ParameterError("whole_pictures needs in_memory=false and labels=true")
 
     @property
     def image_size(self) -> int:
@@ -194,11 +209,39 @@ class FolderConfig(DirectoryConfig, name="folder"):
         images = super().images(split)
         return in_memory(images, workers=self.workers) if self.in_memory else images
 
+    def training(self, images: "LabelledImages", views: ViewsConfig) -> "Dataset[Any]":
+        """As squares, or as two crops of the whole picture."""
+        from eigenbatch.train.data.crops import TwoCrops
+
+        return TwoCrops(images, least=views.crop) if self.whole_pictures else images
+
     def open(self, views: ViewsConfig) -> "Source":
         """With or without labels."""
         from eigenbatch.train.data.source import UnlabelledSource
 
         return super().open(views) if self.labels else UnlabelledSource(self, views)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PetsConfig(DirectoryConfig, name="pets"):
+    """Oxford-IIIT Pets as it is distributed, with images/ and annotations/.
+
+    Args:
+        size: side in pixels that pictures are scaled and cropped to.
+    """
+
+    size: Annotated[int, Range(2, 4096)] = 224
+
+    @property
+    def image_size(self) -> int:
+        """As set."""
+        return self.size
+
+    def load(self, split: Split) -> "LabelledImages":
+        """The pictures that annotations/trainval.txt or test.txt names."""
+        from eigenbatch.train.data.pets import OxfordPets
+
+        return OxfordPets(self.place, split, size=self.size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import hashlib
 import pickle
 from itertools import groupby
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from torch.utils.data import DataLoader, Dataset
 from eigenbatch.errors import DataError
 from eigenbatch.train.data.picture_files import SUFFIXES
 from eigenbatch.train.data.pictures import Pictures
+
+if TYPE_CHECKING:
+    from eigenbatch.train.data.pets import OxfordPets
 
 Split = Literal["train", "test"]
 Sample = tuple[Tensor, int]
@@ -183,6 +186,10 @@ class ImageFolder(Pictures):
     """
 
     def __init__(self, root: Path, split: Split, *, size: int = 64) -> None:
+        if (root / "annotations" / "trainval.txt").is_file():
+            raise DataError(
+                f"{root} is laid out as Oxford Pets, whose folders are no classes: --data pets"
+            )
         super().__init__(root, size=size)
         pictures, self.names = self.names, _of_split(self.names, split)
         self.classes = tuple(sorted({_class(name) for name in _of_split(pictures, "train")}))
@@ -224,4 +231,4 @@ def _class(name: str) -> str:
     return PurePosixPath(name).parent.name
 
 
-LabelledImages = ImageArray | ImageFolder | Subset
+LabelledImages: TypeAlias = "ImageArray | ImageFolder | OxfordPets | Subset"

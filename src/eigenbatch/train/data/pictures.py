@@ -4,7 +4,7 @@ import io
 import os
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,11 @@ from torch.utils.data import Dataset
 
 from eigenbatch.errors import DataError
 from eigenbatch.train.data.picture_files import SUFFIXES, pictures_in_folder, pictures_in_zip
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 class Pictures(Dataset[Any]):
@@ -47,24 +52,37 @@ class Pictures(Dataset[Any]):
         return (self.pixels(index),)
 
     def pixels(self, index: int) -> Tensor:
-        """(3, size, size) uint8."""
+        """(3, size, size) uint8, the central square."""
         from PIL import Image
 
-        name = self.names[index]
-        try:
-            with Image.open(io.BytesIO(self._read(name))) as picture:
-                image = picture.convert("RGB")
-        except Exception as reason:  # any exception of the reader means an invalid picture
-            kind = type(reason).__name__
-            raise DataError(
-                f"{name} in {self.root} cannot be read as a picture ({kind}): repair or remove it"
-            ) from reason
+        image = self.picture(index)
         scale = self.size / min(image.size)
         width, height = (max(self.size, round(side * scale)) for side in image.size)
         image = image.resize((width, height), Image.Resampling.BILINEAR)
         left, top = (width - self.size) // 2, (height - self.size) // 2
         image = image.crop((left, top, left + self.size, top + self.size))
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+    def scaled(self, image: "Image", box: Box) -> Tensor:
+        """(3, size, size) uint8, a part of a picture scaled to the size of the images."""
+        from PIL.Image import Resampling
+
+        part = image.resize((self.size, self.size), Resampling.BILINEAR, box=box, reducing_gap=3)
+        return torch.from_numpy(np.array(part)).permute(2, 0, 1)
+
+    def picture(self, index: int) -> "Image":
+        """The whole picture in RGB, as large as it is."""
+        from PIL import Image
+
+        name = self.names[index]
+        try:
+            with Image.open(io.BytesIO(self._read(name))) as picture:
+                return picture.convert("RGB")
+        except Exception as reason:  # any exception of the reader means an invalid picture
+            kind = type(reason).__name__
+            raise DataError(
+                f"{name} in {self.root} cannot be read as a picture ({kind}): repair or remove it"
+            ) from reason
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_zip": None}  # a handle belongs to its process

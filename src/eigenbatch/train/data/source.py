@@ -61,7 +61,8 @@ class ImageSource(Source):
 
     def __init__(self, config: ImageConfig, views: ViewsConfig) -> None:
         self.config = config
-        self.train: Dataset[Any] = config.images("train")
+        self.known = config.images("train")
+        self.train: Dataset[Any] = config.training(self.known, views)
         self.test = config.images("test")
         self.transfer: ImageConfig | None = None
         self._views, self._augment = views, views.build(config.image_size, config.channels)
@@ -78,7 +79,7 @@ class ImageSource(Source):
         per class.
         """
         features = partial(self._features, method.encoder)
-        train, test = features(self.train), features(self.test)
+        train, test = features(self.known), features(self.test)
         values = {"knn": knn_accuracy(train, test), "rankme": rankme(train)}
         if final:
             values["linear"] = linear_probe(train, test)

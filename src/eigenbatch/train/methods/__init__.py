@@ -44,16 +44,26 @@ class SimCLRConfig(MethodConfig, name="simclr"):
 
     Args:
         whiten_period: alternate raw and whitened batches, so many of each; None: never whiten.
+        whiten_after: batches before the first period of raw ones.
     """
 
     whiten_period: Count | None = None
+    whiten_after: Annotated[int, Range(0, 10**9)] = 0
 
     def build(self, *encoders: "nn.Module") -> "Method":
         """A `SimCLR`."""
-        from eigenbatch.train.methods.simclr import Alternating, SimCLR
+        from eigenbatch.train.methods.simclr import SimCLR
 
-        transform = None if self.whiten_period is None else Alternating(self.whiten_period)
-        return SimCLR(encoders[0], projected(encoders[0], self.dim), self.tau, transform=transform)
+        return SimCLR(
+            encoders[0], projected(encoders[0], self.dim), self.tau, transform=self.transform()
+        )
+
+    def transform(self) -> "nn.Module | None":
+        """What alternates raw and whitened batches, if anything does."""
+        from eigenbatch.train.methods.simclr import Alternating
+
+        period = self.whiten_period
+        return None if period is None else Alternating(period, after=self.whiten_after)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +72,11 @@ class SupConConfig(SimCLRConfig, name="supcon"):
 
     def build(self, *encoders: "nn.Module") -> "Method":
         """A `SupCon`."""
-        from eigenbatch.train.methods.simclr import Alternating, SupCon
+        from eigenbatch.train.methods.simclr import SupCon
 
-        transform = None if self.whiten_period is None else Alternating(self.whiten_period)
-        return SupCon(encoders[0], projected(encoders[0], self.dim), self.tau, transform=transform)
+        return SupCon(
+            encoders[0], projected(encoders[0], self.dim), self.tau, transform=self.transform()
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +87,18 @@ class MoCoConfig(MethodConfig, name="moco"):
         queue_size: keys in the queue.
         momentum: of the key encoder.
         negatives: "all" keys of the queue, "mixed" adds hard synthetic ones, "distance" samples.
+        batch_negatives: the softmax is over the queue and the other keys of the batch, as in the
+            paper's appendix; False: over the queue alone, as in MoCo's code.
+        key_groups: the key encoder reads the batch in so many random parts, so that its batch
+            norms see other samples than those of the query encoder. This stands for ShuffleBN,
+            which needs several devices: 8 parts are published MoCo's 8 devices.
     """
 
     queue_size: Annotated[int, Range(1, 2**24)] = 4096
     momentum: Share = 0.999
     negatives: Literal["all", "mixed", "distance"] = "all"
+    batch_negatives: bool = False
+    key_groups: Count = 1
 
     def build(self, *encoders: "nn.Module") -> "Method":
         """A `MoCo`."""
@@ -100,6 +118,8 @@ class MoCoConfig(MethodConfig, name="moco"):
             dim=self.dim,
             momentum=self.momentum,
             negatives=negatives(),
+            batch_negatives=self.batch_negatives,
+            key_groups=self.key_groups,
         )
 
 

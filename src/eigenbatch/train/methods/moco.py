@@ -21,8 +21,9 @@ class MoCo(Method):
     """MoCo v2: queries against keys of a momentum encoder and a queue of earlier keys.
 
     Until the queue is full only what it holds is used; the very first batch has the other keys of
-    the batch as negatives. Batch norm is not shuffled across processes: give encoders per-process
-    statistics (torch's default) or SyncBatchNorm, as published MoCo v2 code on one device does.
+    the batch as negatives, every batch has them with `batch_negatives`. Instead of ShuffleBN, which
+    needs several devices, the key encoder may read the batch in `key_groups` random parts: its
+    batch norms then see other samples than those of the query encoder.
     """
 
     queue: Tensor
@@ -32,7 +33,7 @@ class MoCo(Method):
     def __init__(
         self, encoder: nn.Module, head: nn.Module, tau: float = 0.2, *,
         queue_size: int = 65_536, dim: int = 128, momentum: float = 0.999,
-        negatives: Negatives | None = None,
+        negatives: Negatives | None = None, batch_negatives: bool = False, key_groups: int = 1,
     ) -> None:  # fmt: skip
         super().__init__(encoder, head)
         self.tau = positive_scalar(tau, "tau")
@@ -40,7 +41,9 @@ class MoCo(Method):
             raise ParameterError(
                 f"queue_size must be >= 1 and momentum in [0, 1], got {queue_size}, {momentum}"
             )
-        self.momentum = momentum
+        if key_groups < 1:
+            raise ParameterError(f"key_groups must be at least 1, got {key_groups}")
+        self.momentum, self.batch_negatives, self.key_groups = momentum, batch_negatives, key_groups
         self.negatives: Negatives = negatives or AllNegatives()
         self.key_encoder = copy.deepcopy(encoder).requires_grad_(False)
         self.key_head = copy.deepcopy(head).requires_grad_(False)
@@ -55,23 +58,32 @@ class MoCo(Method):
         with torch.no_grad():
             if self.training:
                 self._follow()
-            keys = unit(self.key_head(self.key_encoder(second)))  # (b, d)
+            keys = self._keys(second)  # (b, d)
         filled = int(self.fill)
-        if filled:
-            stored = self.queue[:filled].clone()  # (f, d)
-            loss = queue_loss(queries, keys, self.negatives(queries, keys, stored), self.tau)
-        else:
-            stored = keys
-            others = (queries @ keys.T).fill_diagonal_(-torch.inf)  # (b, b)
-            loss = queue_loss(queries, keys, others, self.tau)
+        stored = self.queue[:filled].clone()  # (f, d)
+        cosines = [self.negatives(queries, keys, stored)] if filled else []
+        if self.batch_negatives or not filled:
+            cosines.append((queries @ keys.T).fill_diagonal_(-torch.inf))  # (b, b)
+        loss = queue_loss(queries, keys, torch.cat(cosines, 1), self.tau)
         if self.training:
             self._enqueue(gather_rows(keys))
         z, own = queries.detach(), keys
 
         def contrast() -> Contrast:
-            return Contrast.queued(z, own, stored) if filled else Contrast.cross(z, own)
+            if not filled:
+                return Contrast.cross(z, own)
+            return Contrast.queued(z, own, stored, batch_negatives=self.batch_negatives)
 
         return Outcome(loss=loss, embeddings=z, second=own.detach(), contrast=contrast)
+
+    def _keys(self, images: Tensor) -> Tensor:
+        """(b, d) unit keys, read in random parts while training."""
+        if self.key_groups == 1 or not self.training:
+            return unit(self.key_head(self.key_encoder(images)))
+        order = torch.randperm(len(images), device=images.device)
+        parts = images[order].chunk(self.key_groups)
+        keys = torch.cat([unit(self.key_head(self.key_encoder(part))) for part in parts])
+        return keys[order.argsort()]
 
     def _follow(self) -> None:
         """Move the key encoder a little towards the query encoder."""

@@ -82,21 +82,27 @@ class SupCon(SimCLR):
 
 
 class Alternating(nn.Module):
-    """Raw for `period` batches, whitened for `period`, and so on (the paper's protocol)."""
+    """Raw for `period` batches, whitened for `period`, and so on (the paper's protocol).
+
+    after: raw batches before all that; the paper begins at epoch 70.
+    """
 
     seen: Tensor
 
-    def __init__(self, period: int = 100, *, eps: float = 1e-5) -> None:
+    def __init__(self, period: int = 100, *, after: int = 0, eps: float = 1e-5) -> None:
         super().__init__()
-        if period < 1:
-            raise ParameterError(f"period must be at least 1, got {period}")
-        self.period, self.eps = period, eps
+        if period < 1 or after < 0:
+            raise ParameterError(
+                f"period must be at least 1 and after not negative, got {period}, {after}"
+            )
+        self.period, self.after, self.eps = period, after, eps
         self.register_buffer("seen", torch.zeros((), dtype=torch.long))
 
     @property
     def whitening(self) -> bool:
         """Whether the next batch will be whitened."""
-        return int(self.seen) // self.period % 2 == 1
+        since = int(self.seen) - self.after
+        return since >= 0 and since // self.period % 2 == 1
 
     def forward(self, rows: Tensor) -> Tensor:
         """(2B, d) unit rows, whitened or as they are."""
