@@ -52,6 +52,8 @@ from eigenbatch.selectors import (
     BatchBuilder,
     EveryNth,
     IsotropyBelow,
+    LossPlateau,
+    OnLossPlateau,
     RankPlateau,
 )
 from eigenbatch.selectors.offer import Offer
@@ -187,6 +189,8 @@ def selectors():
         "Schedule": (Schedule(), {"warmup": Random(), "then": Random(), "when": AfterBatches(1)}),
         "EveryNth": (EveryNth(Random(), 2, Random()),
                      {"selector": Random(), "every": 2, "otherwise": Random()}),
+        "OnLossPlateau": (OnLossPlateau(Random(), Random()), {
+            "selector": Random(), "otherwise": Random(), "plateau": LossPlateau()}),
         "AfterBatches": (AfterBatches(1), {"count": 1}),
         "IsotropyBelow": (IsotropyBelow(), {"percent": 5.0, "every": 1}),
         "RankPlateau": (RankPlateau(), {"tolerance": 0.1, "span": 2, "every": 1}),
@@ -197,6 +201,9 @@ def selectors():
         "frobenius_diversity": (eigenbatch.selectors.frobenius_diversity,
                                 {"candidates": Z, "batch": Z}),
         "rayleigh_scores": (eigenbatch.selectors.rayleigh_scores, {"candidates": Z, "batch": Z}),
+        "LossPlateau": (LossPlateau, {"tolerance": 0.1, "span": 2}),
+        "LossPlateau.observe": (LossPlateau().observe, {"loss": 1.0}),
+        "LossPlateau.load_state_dict": (LossPlateau().load_state_dict, {"state": {"losses": []}}),
         "selector_named": (eigenbatch.selectors.selector_named, {"name": "greedy-4"}),
         "select": (eigenbatch.select, choice | {"selector": Random()}),
     }  # fmt: skip

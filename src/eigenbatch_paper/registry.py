@@ -1,47 +1,14 @@
-"""Every claim that can be run, in the paper's order. A new one is a module and its name here."""
+"""Every claim that can be run: the modules of `claims/`, found without importing them."""
 
 from importlib import import_module
+from pkgutil import iter_modules
 
 from eigenbatch.errors import ParameterError
+from eigenbatch_paper import claims
 from eigenbatch_paper.claim import Claim
 
-NAMES: tuple[str, ...] = (
-    "synthetic-band",
-    "temperature-law",
-    "correlated-negatives",
-    "anisotropy-coverage",
-    "variance-band",
-    "numerical-scale",
-    "trace-update",
-    "greedy-rationale",
-    "p3-sanity",
-    "matrix-concentration",
-    "isotropy-floor",
-    "pool-returns",
-    "softmax-expansion",
-    "second-order-remainder",
-    "rank-estimators",
-    "real-band",
-    "whitening",
-    "pool-policies",
-    "greedy-cifar",
-    "wall-clock",
-    "pool-size",
-    "practical-recipe",
-    "isotropy-training",
-    "alignment-gradient",
-    "rank-accuracy",
-    "moco-policies",
-    "queue-band",
-    "strong-baselines",
-    "transfer",
-    "augmentation",
-    "similar-batches",
-    "redundant-data",
-    "coverage-modes",
-    "plateau-time",
-    "hard-batches",
-    "guarded-batches",
+NAMES: tuple[str, ...] = tuple(
+    sorted(module.name.replace("_", "-") for module in iter_modules(claims.__path__))
 )
 
 

@@ -130,7 +130,7 @@ def run_of(chunk: Chunk, place: Place) -> "Run":
     from eigenbatch.train import override, recipe
 
     settings = dict(chunk.settings)
-    texts = [f"{NAMES[name]}={_text(value)}" for name, value in settings.items() if name in NAMES]
+    texts = [f"{full}={_text(settings[n])}" for n, full in NAMES.items() if n in settings]
     kinds = [text for text in texts if "." not in text.partition("=")[0]]
     run = override(recipe(str(settings["recipe"])), [*kinds, *(t for t in texts if t not in kinds)])
     needed = data_sets(chunk)

@@ -28,6 +28,11 @@ def batch(seed=0, b=6):
     return Batch(first, second, torch.arange(b) % 3)
 
 
+def unit_rows(n, d):
+    rows = torch.randn(n, d, generator=torch.Generator().manual_seed(0))
+    return rows / rows.norm(dim=1, keepdim=True)
+
+
 def test_simclr_loss_is_that_of_the_contrast_it_reports():
     outcome = SimCLR(*linear(), tau=0.2)(batch())
     contrast = outcome.contrast()
@@ -116,6 +121,37 @@ def test_alternating_whitens_every_second_period():
     rows = torch.nn.functional.normalize(torch.randn(64, 4) * torch.tensor([5.0, 1, 1, 1]))
     changed = [not torch.equal(transform(rows), rows) for _ in range(7)]
     assert changed == [False, False, True, True, False, False, True]
+
+
+def test_alternating_may_begin_later():
+    transform = Alternating(2, after=3)
+    rows = unit_rows(16, 4)
+    changed = [not torch.equal(transform(rows), rows) for _ in range(9)]
+    assert changed == [False] * 5 + [True] * 2 + [False] * 2
+
+
+def test_moco_may_contrast_with_the_batch_too():
+    method = MoCo(*linear(), tau=0.2, queue_size=10, dim=8, batch_negatives=True)
+    method(batch(0))
+    outcome = method(batch(1))
+    contrast = outcome.contrast()
+    assert contrast.negative_count == 6 + 5  # the queue, and the other keys of the batch
+    torch.testing.assert_close(outcome.loss, infonce(contrast, 0.2).loss.mean())
+
+
+def test_keys_are_read_in_random_parts_and_come_back_in_order():
+    """Without batch norm the parts do not matter; with it every key has other statistics."""
+    whole = MoCo(*linear(), queue_size=10, dim=8)
+    parts = MoCo(*linear(), queue_size=10, dim=8, key_groups=3)
+    torch.testing.assert_close(parts(batch()).second, whole(batch()).second)
+    encoder, head = linear()
+    normed = nn.Sequential(encoder, nn.BatchNorm1d(16))
+    whole, parts = (MoCo(normed, head, queue_size=10, dim=8, key_groups=g) for g in (1, 3))
+    assert not torch.allclose(parts(batch()).second, whole(batch()).second)
+    with pytest.raises(ParameterError, match="key_groups=4 parts of 6 images"):
+        MoCo(*linear(), queue_size=10, dim=8, key_groups=4)(batch())
+    with pytest.raises(ParameterError, match="key_groups"):
+        MoCo(*linear(), queue_size=10, dim=8, key_groups=0)
 
 
 def test_bad_values_raise():

@@ -74,6 +74,16 @@ def test_distance_weights_are_the_inverse_density_of_distances_on_the_sphere():
     assert (mass / mass.mean() - 1).abs().max() < 0.05
 
 
+def test_no_key_outweighs_the_closest_distance():
+    """Wu et al.'s cap: on the far side of the sphere the density vanishes as on the near one."""
+    cosines = torch.tensor([[0.9, 0.5, 0.0, -0.5, -0.9, -0.999]])
+    weights = DistanceWeighted().weights(cosines, 128)[0]
+    assert weights[0] == weights.max() == 1
+    assert weights[5] == 1
+    assert weights[2] < 1e-10
+    assert 1 > weights[1] > weights[2]
+
+
 def test_distance_weighted_draws_distinct_keys_and_passes_gradients():
     q, queue = unit(cloud("random", 4, 8)).requires_grad_(), unit(cloud("random", 100, 8, seed=1))
     cosines = DistanceWeighted(count=30)(q, q, queue)

@@ -353,3 +353,46 @@ def test_whether_a_run_is_finished_is_asked_under_the_lock(tmp_path, monkeypatch
     start(SMALL, tmp_path, resume=True)
     assert len(asked) == 1
     assert (tmp_path / "metrics.jsonl").read_text().count('"finished"') == 1
+
+
+@pytest.mark.parametrize("method", ["simclr", "moco"])
+def test_a_filled_cache_selects_the_first_batch_and_leaves_training_as_it_was(tmp_path, method):
+    """The first batch of Random is the same with the same loss; nothing else was touched."""
+    base = [f"method={method}", "batches.selector=random", "batches.coverage=free"]
+    runs = [
+        start(small(*base, f"batches.fill_cache={fill}"), tmp_path / fill, observers=[StopAfter(1)])
+        for fill in ("false", "true")
+    ]
+    empty, filled = (next(line for line in lines(run) if "loss" in line) for run in runs)
+    assert filled["loss"] == empty["loss"]
+    selected = start(
+        small("batches.selector=greedy-16", "batches.fill_cache=true"), tmp_path / "greedy"
+    )
+    steps = [line for line in lines(selected) if "sampler/unknown" in line]
+    assert steps[0]["sampler/unknown"] == 0
+    assert steps[0]["seconds"] < 5
+
+
+def test_a_filled_cache_has_both_towers_where_the_selector_asks_for_them(tmp_path):
+    run = small("batches.selector=auto", "batches.fill_cache=true", "budget.epochs=1")
+    directory = start(run, tmp_path / "run")
+    assert read_run(directory.path).finished
+
+
+def test_p2_on_a_loss_plateau_is_told_the_losses_and_resumes(tmp_path):
+    run = small("batches.selector=p2-flat", "batches.coverage=free")
+    whole = start(run, tmp_path / "whole")
+    start(run, tmp_path / "cut", observers=[StopAfter(7)])
+    cut = start(run, tmp_path / "cut", resume=True)
+    assert facts(cut) == facts(whole)
+    losses = [line["loss"] for line in lines(whole) if "loss" in line]
+    assert saved(whole)["parts"]["losses"]["losses"] == pytest.approx(losses, rel=1e-6)
+
+
+def test_features_are_probed_on_other_images(tmp_path):
+    from eigenbatch.train import probe_run
+    from eigenbatch.train.data import DigitsConfig
+
+    directory = start(small(), tmp_path / "run")
+    accuracy = probe_run(directory.path, DigitsConfig(train_size=500, test_size=200))
+    assert 0.3 < accuracy < 1

@@ -12,10 +12,15 @@ if TYPE_CHECKING:
 
 POLICIES = ("p3", "greedy-64", "greedy-pool", "neighbours-4")
 
+SIZES: dict[Scale, dict[str, int]] = {  # what the largest class has images for
+    "small": {"train_images": 5120, "pool_size": 2560},
+    "paper": {"train_images": 26_000},
+}
+
 
 def chunks(scale: Scale) -> list[Chunk]:
     """Class frequencies 1 / rank, each image four times."""
-    changes = {"train_images": 126_000} if scale == "paper" else {}  # all of ImageNet-100, nearly
+    changes = SIZES.get(scale, {})
     return policies(scale, ("random", *POLICIES), FEWER_SEEDS, copies=4, **changes)
 
 

@@ -39,25 +39,26 @@ def compute(chunk: Chunk, place: Place) -> list[Row]:
 
     run = Chunk(chunk.name.partition("-on-")[0], _without_probes(chunk))
     trained(run, place)
+    settings = settings_of(run, place)
     found = {
-        name: probe_run(place.runs / run.name, _data(name, place))
+        name: probe_run(place.runs / run.name, _data(name, place, workers=settings["workers"]))
         for name in chunk.settings["probed"]
     }
-    return [settings_of(run, place) | {"probes": found}]
+    return [settings | {"probes": found}]
 
 
 def _without_probes(chunk: Chunk) -> dict[str, object]:
     return {name: value for name, value in chunk.settings.items() if name != "probed"}
 
 
-def _data(name: str, place: Place) -> "ImageConfig":
-    from eigenbatch.train.data import CIFAR10Config, DigitsConfig, PetsConfig
+def _data(name: str, place: Place, *, workers: int) -> "ImageConfig":
+    from eigenbatch.train import Run, override
 
-    if name == "digits":
-        return DigitsConfig()
-    if name == "pets":
-        return PetsConfig(directory=place.folder(name), workers=4)
-    return CIFAR10Config(directory=place.folder(name))
+    settings = [f"data={name}", f"data.workers={workers}"]
+    if (folder := place.folder(name)) is not None:
+        settings.append(f"data.directory={folder}")
+    data: ImageConfig = override(Run(), settings).data  # type: ignore[assignment]
+    return data
 
 
 def judge(rows: list[Row]) -> Verdict:

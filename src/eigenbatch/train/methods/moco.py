@@ -80,6 +80,11 @@ class MoCo(Method):
         """(b, d) unit keys, read in random parts while training."""
         if self.key_groups == 1 or not self.training:
             return unit(self.key_head(self.key_encoder(images)))
+        if len(images) < 2 * self.key_groups:
+            raise ParameterError(
+                f"key_groups={self.key_groups} parts of {len(images)} images: batch norm needs at "
+                "least two in each. Lower method.key_groups or raise batches.batch_size"
+            )
         order = torch.randperm(len(images), device=images.device)
         parts = images[order].chunk(self.key_groups)
         keys = torch.cat([unit(self.key_head(self.key_encoder(part))) for part in parts])

@@ -1,0 +1,96 @@
+"""`reproduce all --scale paper` starts: every kind of its training runs, at a reduced size."""
+
+import hashlib
+import json
+import pickle
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import eigenbatch.train.data.images as images
+from eigenbatch.train import override
+from eigenbatch_paper import training_chunks
+from eigenbatch_paper.claim import Place
+from eigenbatch_paper.registry import NAMES, claim
+
+pytestmark = pytest.mark.slow
+SMALLER = {
+    "workers": "0", "size": "16", "width": "8", "batch_size": "8", "pool_size": "16",
+    "queue_size": "16", "key_groups": "2", "epochs": "1", "train_size": "none", "dim": "8",
+}  # fmt: skip
+
+
+def kinds():
+    """One chunk of every kind: seeds and policies do not change what must start."""
+    for name in NAMES:
+        found = {}
+        for chunk in claim(name).chunks("paper"):
+            if "recipe" in chunk.settings:
+                rest = {k: v for k, v in chunk.settings.items() if k not in ("seed", "selector")}
+                found.setdefault(json.dumps(rest, sort_keys=True), (name, chunk))
+        yield from found.values()
+
+
+def reduced(run):
+    """The same components, small enough for a test."""
+    changes = ["views.size=none"]
+    for part in ("data", "encoder", "method", "batches", "budget"):
+        known = vars(getattr(run, part))
+        changes += [f"{part}.{name}={value}" for name, value in SMALLER.items() if name in known]
+    if getattr(run.data, "copies", None) is not None:
+        changes = [c.replace("train_size=none", "train_size=200") for c in changes]
+    if getattr(run.method, "whiten_period", None) is not None:
+        changes += ["method.whiten_period=1", "method.whiten_after=0"]
+    return override(run, changes)
+
+
+@pytest.fixture(name="place", scope="module")
+def _place(tmp_path_factory):
+    """Pictures in the layout of every data set of the paper."""
+    root = tmp_path_factory.mktemp("paper")
+    noise = np.random.default_rng(0)
+
+    def picture(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(noise.integers(0, 256, (24, 30, 3), dtype=np.uint8)).save(path)
+
+    for i in range(10):
+        for split, count in (("train", 20), ("val", 2)):
+            for j in range(count):
+                picture(root / "folder" / split / f"class{i}" / f"{j}.png")
+    lists = {"trainval.txt": [], "test.txt": []}
+    for i, breed in enumerate(("Abyssinian", "Bengal")):
+        for j in range(6):
+            picture(root / "pets" / "images" / f"{breed}_{j}.jpg")
+            lists["test.txt" if j == 5 else "trainval.txt"].append(f"{breed}_{j} {i + 1} 1 1")
+    for name, lines in lists.items():
+        (root / "pets" / "annotations").mkdir(exist_ok=True)
+        (root / "pets" / "annotations" / name).write_text("\n".join(lines))
+    cifar, sums = root / "cifar" / "cifar-10-batches-py", {}
+    cifar.mkdir(parents=True)
+    for name in images._CIFAR10:
+        content = {"label_names": [f"class{c}" for c in range(10)]}
+        if name != "batches.meta":
+            pixels = noise.integers(0, 256, (20, 3072), dtype=np.uint8)
+            content = {"data": pixels.tolist(), "labels": [i % 10 for i in range(20)]}
+        (cifar / name).write_bytes(pickle.dumps(content, protocol=2))
+        sums[name] = hashlib.md5((cifar / name).read_bytes()).hexdigest()
+    folders = {"imagenet100": root / "folder", "imagenet1k": root / "folder",
+               "cifar10": root / "cifar", "pets": root / "pets"}  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(images, "_CIFAR10", sums)
+        original = training_chunks.run_of
+        patch.setattr(training_chunks, "run_of", lambda c, p: reduced(original(c, p)))
+        yield Place(root / "runs", folders)
+
+
+@pytest.mark.parametrize(("name", "chunk"), [pytest.param(*k, id=f"{k[0]}-{i}")
+                                             for i, k in enumerate(kinds())])  # fmt: skip
+def test_a_run_of_the_paper_starts_and_ends(place, name, chunk):
+    (row,) = claim(name).compute(chunk, place)
+    assert row.keys() == json.loads(json.dumps(row)).keys()
+
+
+def test_every_training_claim_of_the_paper_is_started():
+    assert {name for name, _ in kinds()} == {n for n in NAMES if claim(n).needs("paper")}
