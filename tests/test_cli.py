@@ -220,6 +220,28 @@ def test_the_claims_are_listed_with_their_sizes() -> None:
     assert "temperature-law" in call("reproduce", "--list").output
 
 
+def test_each_data_set_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    def refused(*folders: object) -> str:
+        words = [word for folder in folders for word in ("--data-dir", folder)]
+        result = call("reproduce", "transfer", "--scale", "paper", "--out", tmp_path / "o", *words)
+        assert result.exit_code == 2
+        return " ".join(result.output.split())
+
+    named = f"imagenet100={tmp_path}"
+    assert "give --data-dir cifar10=FOLDER" in refused(named)
+    assert "give --data-dir pets=FOLDER" in refused(named, f"cifar10={tmp_path}")
+    assert "unknown data set 'imagnet'" in refused(f"imagnet={tmp_path}")
+    assert "imagenet100 was given twice" in refused(named, named)
+    assert "no such folder" in refused(f"pets={tmp_path / 'nothing'}")
+
+
+def test_finished_seeds_are_asked_for_by_a_flag(tmp_path: Path) -> None:
+    words = ["reproduce", "numerical-scale", "--scale", "smoke", "--out", tmp_path / "runs"]
+    assert "no seed of these claims is complete" in call(*words, "--finished").output
+    call(*words)
+    assert "reproduced at smoke scale" in call(*words, "--finished").output
+
+
 def test_a_claim_is_reproduced_and_its_table_written(tmp_path: Path) -> None:
     words = ["reproduce", "numerical-scale", "--scale", "smoke", "--out", tmp_path / "runs"]
     result = call(*words, "--table", tmp_path / "claims.md")

@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from eigenbatch.errors import RunError
 from eigenbatch_paper.claim import SCALES
+from eigenbatch_paper.printed import markdown
 from eigenbatch_paper.registry import NAMES
 from eigenbatch_paper.verdict import Outcome
 
@@ -31,20 +34,31 @@ One rule decides all of them: `eigenbatch_paper/verdict.py`.
 To run one again: `eigenbatch reproduce NAME --scale paper`.
 """
 
+SETTINGS = """### The printed settings
+
+What `--scale paper` runs; a test compares every run with this table. Where the paper is silent it
+follows SimCLR and MoCo v2, and so do we. n is the number of images per batch, `data.workers` and
+the like are ours.
+"""
+
 
 def write_table(out: Path, page: Path, images: Path) -> None:
     """Write `page` and copy the figures to `images` from all verdicts under `out`/scale/claim.
 
-    Of a claim that was run at several scales the largest counts.
+    Of a claim that was run at several scales the largest counts. What the page says about claims
+    that are not under `out` stays: they may have been run elsewhere.
     """
     records = [record for name in _names(out) if (record := _largest(out, name)) is not None]
     if not records:
         raise RunError(f"no verdicts under {out}: run some claims there first, or correct --out")
     images.mkdir(parents=True, exist_ok=True)
-    for record in records:
-        _copy_figure(record["directory"] / "figure.png", images / f"{record['claim']}.png")
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(_page(records, _unfinished(out, records), images, page.parent))
+    parts = _kept(page)
+    for record in records:
+        name = record["claim"]
+        _copy_figure(record["directory"] / "figure.png", images / f"{name}.png")
+        parts[name] = Part(_row(record), _section(record, images, page.parent), record["outcome"])
+    page.write_text(_page({name: parts[name] for name in sorted(parts)}))
 
 
 def _names(out: Path) -> list[str]:
@@ -62,11 +76,32 @@ def _largest(out: Path, name: str) -> dict[str, Any] | None:
     return None
 
 
-def _unfinished(out: Path, records: list[dict[str, Any]]) -> list[str]:
-    """Claims that were begun or are registered, but have no verdict."""
-    begun = {path.parent.name for path in out.glob("*/*/manifest.json")}
-    done = {record["claim"] for record in records}
-    return [name for name in NAMES if name not in done] + sorted(begun - done - set(NAMES))
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the page says about one claim."""
+
+    row: str
+    section: str
+    outcome: str
+
+
+def _kept(page: Path) -> dict[str, Part]:
+    """The claims that an earlier page holds."""
+    if not page.exists():
+        return {}
+    text = page.read_text()
+    rows = {match[1]: match[0] for match in re.finditer(r"^\| \[([\w-]+)\]\(#.*$", text, re.M)}
+    sections = {part.split("\n")[0]: f"## {part}" for part in text.split("\n## ")[1:]}
+    return {
+        name: Part(row, sections[name].rstrip("\n") + "\n", _outcome(row))
+        for name, row in rows.items()
+        if name in sections
+    }
+
+
+def _outcome(row: str) -> str:
+    words: tuple[str, ...] = get_args(Outcome)
+    return next(word for word in words if f"| **{word}** |" in row)
 
 
 def _copy_figure(source: Path, target: Path) -> None:
@@ -76,35 +111,38 @@ def _copy_figure(source: Path, target: Path) -> None:
         figure.convert("RGB").quantize(COLOURS).save(target, optimize=True)
 
 
-def _page(records: list[dict[str, Any]], unfinished: list[str], images: Path, folder: Path) -> str:
-    counts = Counter(record["outcome"] for record in records)
+def _page(parts: dict[str, Part]) -> str:
+    counts = Counter(part.outcome for part in parts.values())
     summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in get_args(Outcome))
-    parts = [HEADER, f"Claims: {len(records)}, of which {summary}.\n", _table(records)]
-    if unfinished:
-        parts.append(f"Not finished, and so not listed: {', '.join(unfinished)}.\n")
-    parts += [_section(record, images, folder) for record in records]
-    return "\n".join(parts)
+    texts = [HEADER, f"Claims: {len(parts)}, of which {summary}.\n", _table(parts)]
+    if unfinished := [name for name in NAMES if name not in parts]:
+        texts.append(f"Not finished, and so not listed: {', '.join(unfinished)}.\n")
+    texts += [SETTINGS, markdown()]
+    texts += [part.section for part in parts.values()]
+    return "\n".join(texts)
 
 
-def _table(records: list[dict[str, Any]]) -> str:
+def _table(parts: dict[str, Part]) -> str:
     lines = [
         "| claim | section | statement | printed | measured | verdict | size | seeds | commit |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for record in records:
-        cells = (
-            f"[{record['claim']}](#{record['claim']})",
-            record["section"],
-            record["statement"],
-            record["printed"],
-            record["measured"],
-            f"**{record['outcome']}**",
-            f"{record['scale']}: {record['size']}",
-            str(record["seeds"]),
-            _commits(record),
-        )
-        lines.append("| " + " | ".join(_cell(text) for text in cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + [part.row for part in parts.values()]) + "\n"
+
+
+def _row(record: dict[str, Any]) -> str:
+    cells = (
+        f"[{record['claim']}](#{record['claim']})",
+        record["section"],
+        record["statement"],
+        record["printed"],
+        record["measured"],
+        f"**{record['outcome']}**",
+        f"{record['scale']}: {record['size']}",
+        str(record["seeds"]),
+        _commits(record),
+    )
+    return "| " + " | ".join(_cell(text) for text in cells) + " |"
 
 
 def _commits(record: dict[str, Any]) -> str:

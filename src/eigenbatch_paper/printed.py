@@ -63,6 +63,10 @@ PRINTED: Mapping[str, Printed] = {
         section="Real-Data Band Validation",
         **_LARGE | {"seeds": 3, "details": _LARGE["details"] | {"evaluation.read_every": (100,)}},
     ),
+    "variance-remainder": Printed(
+        section="Diversity manipulation via in-batch whitening, Numerical scale",
+        **_LARGE | {"seeds": 3, "details": _LARGE["details"] | {"evaluation.read_every": (100,)}},
+    ),
     "whitening": Printed(
         section="Diversity manipulation via in-batch whitening",
         **_LARGE | {"seeds": 3, "details": _LARGE["details"] | {
@@ -72,6 +76,11 @@ PRINTED: Mapping[str, Printed] = {
     "pool-policies": Printed(
         section="Spectral Pool-Policy Comparison",
         **_SIMCLR, policies=("random", "p1", "p2", "p3"), details=_VIEWS,
+    ),
+    "collapse-margin": Printed(
+        section="Spectral Pool-Policy Comparison, separate sweeps",
+        **_SIMCLR | {"seeds": 3},
+        details=_VIEWS | {"optimizer.lr": (0.6, 6.0, 60.0, 600.0), "evaluation.read_every": (1,)},
     ),
     "greedy-cifar": Printed(
         section="Greedy vs. Pool-Based Spectral Selection",
@@ -106,6 +115,14 @@ PRINTED: Mapping[str, Printed] = {
     "rank-accuracy": Printed(
         section="ImageNet-1k: Effective Rank vs. Accuracy",
         **_LARGE | {"epochs": 200}, probe=SGD_PROBE, policies=("random", "p1", "p3", "greedy-64"),
+    ),
+    "rank-plateau": Printed(
+        section="ImageNet-1k: Effective Rank vs. Accuracy, Figure",
+        **_LARGE | {"epochs": 200}, policies=("random", "p1", "p3", "greedy-64"),
+    ),
+    "queue-correlation": Printed(
+        section="Effect of Correlated Negatives, MoCo queue note",
+        **_MOCO | {"seeds": 3}, details=_QUEUE,
     ),
     "moco-policies": Printed(
         section="MoCo v2: Queue-based evaluation and robustness",

@@ -85,9 +85,19 @@ class ClaimRun:
                 file.write(b"\n")  # a line that a crash cut off
             file.write(json.dumps(line).encode() + b"\n")
 
-    def conclude(self) -> dict[str, Any]:
-        """Judge, draw and write both; the record of the verdict."""
+    def finished_seeds(self) -> list[Chunk]:
+        """The chunks of every seed that is complete: what can be compared in pairs already."""
+        open_seeds = {chunk.settings.get("seed") for chunk in self.pending()}
         chunks = self.claim.chunks(self.scale)
+        return [chunk for chunk in chunks if chunk.settings.get("seed") not in open_seeds]
+
+    def conclude(self, chunks: Sequence[Chunk] | None = None) -> dict[str, Any]:
+        """Judge, draw and write both; the record of the verdict.
+
+        chunks: some of them, for a verdict that says how many seeds it rests on.
+        """
+        wanted = self.claim.chunks(self.scale)
+        chunks = wanted if chunks is None else chunks
         found = self._lines()
         lines = [found[_key(chunk)] for chunk in chunks]
         rows = [row for line in lines for row in line["rows"]]
@@ -99,6 +109,8 @@ class ClaimRun:
                 "damaged or of another version. Remove it to compute the claim again"
             ) from reason
         record = self.claim.record(verdict, self.scale, _least_seeds(chunks))
+        if len(chunks) < len(wanted):
+            record["size"] += f", so far {len(chunks)} of {len(wanted)} parts"
         record["commits"] = list(dict.fromkeys(line.get("commit") for line in lines))
         record["judged"] = commit()
         _draw(self.claim, rows, self.figure)
@@ -164,6 +176,18 @@ def reproduce(
             open_chunks[run.claim.name] -= 1
             if not open_chunks[run.claim.name] and not _rank():
                 yield run.conclude()
+
+
+def judge_finished(claims: Sequence[Claim], scale: Scale, out: Path) -> Iterator[dict[str, Any]]:
+    """Judge each claim by its complete seeds and compute nothing; those without any are left out.
+
+    The record says how many of its parts are done.
+    """
+    for claim in claims:
+        if (out / scale / claim.name / "rows.jsonl").exists():
+            run = ClaimRun.open(claim, scale, out)
+            if chunks := run.finished_seeds():
+                yield run.conclude(chunks)
 
 
 def _check_data(claims: Sequence[Claim], scale: Scale, folders: Mapping[str, Path]) -> None:

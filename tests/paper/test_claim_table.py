@@ -87,3 +87,16 @@ def test_a_page_is_not_replaced_by_an_empty_one(out, tmp_path):
     with pytest.raises(RunError, match="no verdicts under"):
         _written(tmp_path / "typo", tmp_path)
     assert (tmp_path / "docs" / "claims.md").read_text() == text
+
+
+def test_claims_that_were_run_elsewhere_stay_on_the_page(out, tmp_path):
+    before, _ = _written(out, tmp_path)
+    other = tmp_path / "other"
+    _finish(other, "small", "temperature-law", measured="new figure", outcome="inconclusive")
+    text, _ = _written(other, tmp_path)
+    assert "paper figure" in text
+    assert "a \\| b" not in text
+    assert text.count("new figure") == 2
+    assert "1 reproduced, 0 holds under stated conditions, 1 inconclusive, 0 does not" in text
+    section = before[before.index("## synthetic-band") : before.index("## temperature-law")]
+    assert section in text

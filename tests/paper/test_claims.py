@@ -22,8 +22,11 @@ from eigenbatch_paper.claims import (
     isotropy_floor,
     matrix_concentration,
     numerical_scale,
+    operator_norm,
     p3_sanity,
     pool_returns,
+    printed_ceiling,
+    probable_band,
     rank_estimators,
     second_order_remainder,
     softmax_expansion,
@@ -32,7 +35,7 @@ from eigenbatch_paper.claims import (
     trace_update,
     variance_band,
 )
-from eigenbatch_paper.reproduce import ClaimRun, reproduce
+from eigenbatch_paper.reproduce import ClaimRun, judge_finished, reproduce
 from eigenbatch_paper.synthetic import (
     gaussian_rows,
     positives_at_cosine,
@@ -57,6 +60,9 @@ SYNTHETIC = (
     "softmax-expansion",
     "second-order-remainder",
     "rank-estimators",
+    "printed-ceiling",
+    "probable-band",
+    "operator-norm",
 )
 REPRODUCED = "reproduced"
 CONDITIONS = "holds under stated conditions"
@@ -178,6 +184,24 @@ def test_a_run_that_broke_off_keeps_finished_chunks_and_computes_only_the_rest(
     assert mended == record
 
 
+def test_finished_seeds_are_judged_before_the_others_are_computed(tmp_path):
+    claim = Claim(
+        name="seeded", section="", statement="", printed="", criterion="",
+        size=dict.fromkeys(SCALES, "x"), minutes=dict.fromkeys(SCALES, 1.0),
+        chunks=lambda scale: [Chunk(f"{name}-{seed}", {"seed": seed})
+                              for seed in range(2) for name in ("a", "b")],
+        compute=_count_calls, judge=_say_names, draw=_draw_nothing,
+    )  # fmt: skip
+    assert list(judge_finished([claim], "smoke", tmp_path)) == []
+    run = ClaimRun.open(claim, "smoke", tmp_path)
+    for chunk in claim.chunks("smoke")[:3]:
+        run.add(chunk, [{"name": chunk.name}], 1.0)
+    (record,) = judge_finished([claim], "smoke", tmp_path)
+    assert record["measured"] == "a-0, b-0"  # b of seed 1 is missing
+    assert (record["seeds"], record["size"]) == (1, "x, so far 2 of 4 parts")
+    assert not (tmp_path / "smoke" / "training" / "calls").exists()
+
+
 WORKER = """
 import multiprocessing, os, time
 from concurrent.futures import ProcessPoolExecutor
@@ -261,7 +285,8 @@ def test_line_fit_finds_slope_interval_and_quality():
 
 
 def test_synthetic_band_is_judged_by_its_worst_setting(finished):
-    rows = [r | {"below": 0, "above": 0} for r in rows_of(finished, "synthetic-band")]
+    rows = rows_of(finished, "synthetic-band")
+    rows = [r | {"below": 0, "above": 0} for r in rows if "example" not in r]
     assert synthetic_band.CLAIM.judge(rows).outcome == REPRODUCED
     plug_in = [r | {"below": r["anchors"] // 2 if _at(r, "plug-in") else 0} for r in rows]
     assert synthetic_band.CLAIM.judge(plug_in).outcome == CONDITIONS
@@ -466,3 +491,40 @@ def test_rank_estimators_are_judged_by_their_largest_difference(finished):
     assert rank_estimators.CLAIM.judge(rows).outcome == REPRODUCED
     rows[2] |= {"error": 1e-6}
     assert rank_estimators.CLAIM.judge(rows).outcome == NOT
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        ({}, CONDITIONS),
+        ({"outside": 1}, NOT),
+        ({"empirical_outside": 1}, NOT),
+        ({"ceilings": {"0.0": [2.0], "0.5": [2.1], "1.0": [2.2]}}, REPRODUCED),
+    ],
+)
+def test_the_printed_ceiling_is_judged_by_containment_and_its_constant(finished, change, outcome):
+    rows = [row | change for row in rows_of(finished, "printed-ceiling")]
+    assert printed_ceiling.CLAIM.judge(rows).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("few", "enough", "outcome"), [(1.0, 1.0, REPRODUCED), (0.5, 1.0, CONDITIONS), (1.0, 0.5, NOT)]
+)
+def test_the_probable_band_is_judged_by_coverage(few, enough, outcome):
+    rows = [
+        {"ratio": ratio, "draws": 100, "looser": {"printed": 1.0, "bernstein": 2.0},
+         "below": {"printed": 100 * (few if ratio < 1 else enough), "bernstein": 100}}
+        for ratio in probable_band.RATIOS
+    ]  # fmt: skip
+    assert probable_band.CLAIM.judge(rows).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("drawn", "fixed", "outcome"), [(1.0, 1.5, REPRODUCED), (1.0, 16, CONDITIONS), (0.9, 16, NOT)]
+)
+def test_the_operator_norm_is_judged_by_the_bound_and_its_slack(drawn, fixed, outcome):
+    rows = [
+        {"fixed": one, "dim": 16, "correlation": 0.1, "norm": slack * 0.1 / 16, "alpha": 0.1}
+        for one, slack in ((True, fixed), (False, drawn))
+    ]
+    assert operator_norm.CLAIM.judge(rows).outcome == outcome

@@ -354,3 +354,45 @@ def test_a_short_run_of_alignment_starts_afresh(tmp_path):
     place = Place(tmp_path)
     first = claim("alignment-gradient").compute(chunk, place)
     assert claim("alignment-gradient").compute(chunk, place) == first
+
+
+@pytest.mark.parametrize(("value", "outcome"), [
+    (1e-5, "reproduced"), (5e-4, "holds under stated conditions"), (0.3, "does not reproduce"),
+])  # fmt: skip
+def test_queue_correlation_is_judged_at_the_end(value, outcome):
+    rows = [{"seed": s, "read_at": [10, 20], "correlation": [0.5, value]} for s in range(2)]
+    assert claim("queue-correlation").judge(rows).outcome == outcome
+
+
+@pytest.mark.parametrize(("miss", "outcome"), [
+    (0.14, "reproduced"), (0.9, "does not reproduce"),
+])  # fmt: skip
+def test_the_variance_remainder_is_judged_by_the_last_readings(miss, outcome):
+    rows = [curve(seed, batch_size=64, tau=0.1) for seed in range(3)]
+    for row in rows:
+        row["readings"] = {"miss": [1.0] * 9 + [miss], "sigma_hat": [0.3] * 10}
+    assert claim("variance-remainder").judge(rows).outcome == outcome
+
+
+@pytest.mark.parametrize(("sigma", "outcome"), [
+    ([0.995, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3], "inconclusive"),  # only in the first epoch
+    ([0.3, 0.3, 0.995, 0.995, 0.995, 0.995, 0.995], "reproduced"),
+    ([0.3, 0.3, 0.995, 0.3, 0.3, 0.3, 0.3], "does not reproduce"),
+])  # fmt: skip
+def test_the_collapse_margin_is_judged_by_runs_that_exceed_it(sigma, outcome):
+    fine = curve(0, lr=1.0) | {"read_at": list(range(5, 75, 10))}
+    fine["readings"] = fine["readings"] | {"sigma_hat": [0.3] * 7}
+    bad = fine | {"readings": fine["readings"] | {"sigma_hat": sigma}}
+    assert claim("collapse-margin").judge([fine, bad]).outcome == outcome
+
+
+@pytest.mark.parametrize(("dim", "sign", "outcome"), [
+    (16, 1, "reproduced"), (16, -1, "does not reproduce"), (8, 1, "does not reproduce"),
+])  # fmt: skip
+def test_the_rank_plateau_must_be_within_reach(dim, sign, outcome):
+    rows = [curve(seed, selector="p3", dim=dim) for seed in range(3)]
+    for row in rows:
+        row |= {"read_at": [10 * e for e in range(9)]}
+        ranks = [5 + sign * 0.55 * e for e in range(9)]
+        row["readings"] = row["readings"] | {"entropy_rank": ranks}
+    assert claim("rank-plateau").judge(rows).outcome == outcome

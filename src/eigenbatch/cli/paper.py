@@ -41,6 +41,10 @@ def reproduce(
     jobs: Annotated[
         int | None, typer.Option(help="Processes of one thread each; all cores by default.", min=1)
     ] = None,
+    finished: Annotated[
+        bool,
+        typer.Option("--finished", help="Compute nothing: judge the seeds that are complete."),
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder of the runs; finished parts are kept.")] = Path(
         "runs/reproduce"
     ),
@@ -66,7 +70,11 @@ def reproduce(
             return
         if not found and table is None:
             raise ParameterError("name a claim, or `all`; --list shows them")
-        records = _reproduced(found, scale.value, out, _folders(data_dir or []), jobs, terminal)
+        if finished:
+            records = _judged(found, scale.value, out, terminal)
+        else:
+            folders = _folders(data_dir or [])
+            records = _reproduced(found, scale.value, out, folders, jobs, terminal)
         if table is not None:
             from eigenbatch_paper.claim_table import write_table
 
@@ -92,6 +100,17 @@ def _reproduced(
             records.append(record)
     if claims:
         terminal.say(f"runs: {out / scale}")
+    return records
+
+
+def _judged(claims: list[Any], scale: Any, out: Path, terminal: Terminal) -> list[dict[str, Any]]:
+    from eigenbatch_paper.reproduce import judge_finished
+
+    records = list(judge_finished(claims, scale, out))
+    if not records:
+        raise ParameterError(f"no seed of these claims is complete under {out / scale}")
+    for record in records:
+        show_verdict(record, terminal.console())
     return records
 
 

@@ -9,7 +9,7 @@ import torch
 from eigenbatch.core import Contrast
 from eigenbatch_paper.batch_bands import BatchBands, batch_bands, decomposed
 from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
-from eigenbatch_paper.figures import BLUE, GREEN, ORANGE, tidy
+from eigenbatch_paper.figures import BLUE, GREEN, GREY, ORANGE, tidy
 from eigenbatch_paper.synthetic import (
     gaussian_rows,
     positives_at_cosine,
@@ -18,6 +18,7 @@ from eigenbatch_paper.synthetic import (
 from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TEMPERATURES = (0.05, 0.1, 0.2, 0.3)
@@ -25,6 +26,7 @@ TOPS = {"1/d": None, "0.3": 0.3, "0.6": 0.6, "1.0": 1.0}
 EXTRA = "0.95"  # nearly one direction; with exactly one (1.0) the gradient vanishes
 BANDS = ("plug-in", "per anchor", "certified")
 THRESHOLD = 0.999
+EXAMPLE = 0.1  # temperature of the printed figure
 COLOURS = dict(zip(BANDS, (ORANGE, GREEN, BLUE), strict=True))
 
 _SIZES: dict[Scale, tuple[int, int, int, int, int]] = {  # pairs, d, chunks, extra chunks, batches
@@ -51,15 +53,34 @@ def _compute(chunk: Chunk, place: Place) -> list[Row]:
     top = TOPS.get(settings["top"], float(EXTRA)) or 1 / settings["dim"]
     generator = torch.Generator().manual_seed(1000 * settings["seed"] + round(100 * top))
     tallies = {tau: _Tally() for tau in TEMPERATURES}
-    for _ in range(settings["batches"]):
+    example: list[Row] = []
+    for number in range(settings["batches"]):
         batch = decomposed(_batch(settings["pairs"], settings["dim"], top, generator))
         for tau, tally in tallies.items():
-            tally.add(batch_bands(batch, tau))
-    return [
+            found = batch_bands(batch, tau)
+            tally.add(found)
+            if (settings["top"], settings["seed"], number, tau) == ("0.3", 0, 0, EXAMPLE):
+                example.append(_example(found))
+    return example + [
         {"top": settings["top"], "tau": tau, "band": band} | row
         for tau, tally in tallies.items()
         for band, row in tally.rows().items()
     ]
+
+
+def _example(found: BatchBands) -> Row:
+    """Every anchor of one batch, for the figure; the largest gradient last."""
+    order = found.measured.argsort()
+    limits = found.bands["per anchor"]
+    floor = found.bands["plug-in"].lower
+    return {
+        "example": {
+            "measured": found.measured[order].tolist(),
+            "upper": limits.upper[order].tolist(),
+            "lower": limits.lower[order].tolist(),
+            "plug_in": floor[order].tolist(),
+        }
+    }
 
 
 def _batch(pairs: int, dim: int, top: float, generator: torch.Generator) -> Contrast:
@@ -106,6 +127,8 @@ def _merged(rows: list[Row]) -> dict[tuple[str, str, float], Row]:
     """Summed over chunks, by (band, top, tau)."""
     found: dict[tuple[str, str, float], Row] = {}
     for row in rows:
+        if "example" in row:
+            continue
         key = (row["band"], row["top"], row["tau"])
         sums = found.setdefault(key, dict.fromkeys((k for k in row if k not in _KEYS), 0))
         for name in sums:
@@ -165,7 +188,9 @@ def _span(ratios: list[tuple[float, float]], which: int) -> str:
 
 def _draw(rows: list[Row], figure: "Figure") -> None:
     merged = _merged(rows)
-    axes = figure.subplots()
+    figure.set_size_inches(11, 4)
+    axes, single = figure.subplots(1, 2, width_ratios=(3, 2))
+    _draw_example(single, next(row["example"] for row in rows if "example" in row))
     ticks: list[str] = []
     for group, top in enumerate(("1/d", "0.3", "0.6", EXTRA)):
         for step, tau in enumerate(TEMPERATURES):
@@ -193,6 +218,19 @@ def _draw(rows: list[Row], figure: "Figure") -> None:
         "temperature",
         "band / measured mean squared gradient",
     )
+
+
+def _draw_example(axes: "Axes", example: dict[str, list[float]]) -> None:
+    """The printed figure: single gradients between the bounds."""
+    places = range(len(example["measured"]))
+    axes.plot(places, example["measured"], ".", color=BLUE, markersize=3, label="measured")
+    axes.plot(places, example["plug_in"], color="black", lw=1, label="plug-in floor")
+    axes.plot(places, example["lower"], color=GREY, lw=1, label="floor per anchor")
+    axes.plot(places, example["upper"], color="red", lw=1, label="ceiling")
+    axes.set_yscale("log")
+    axes.legend(frameon=False, fontsize=8)
+    tidy(axes, "One batch as printed: tau = 0.1", "anchor, by its gradient",
+         "squared gradient")  # fmt: skip
 
 
 CLAIM = Claim(

@@ -10,7 +10,7 @@ from eigenbatch import infonce
 from eigenbatch.core import Contrast
 from eigenbatch.runs import LineFit, line_fit
 from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
-from eigenbatch_paper.figures import BLUE, GREY, ORANGE, tidy
+from eigenbatch_paper.figures import BLUE, GREEN, GREY, ORANGE, tidy
 from eigenbatch_paper.synthetic import (
     gaussian_rows,
     positives_at_cosine,
@@ -19,6 +19,7 @@ from eigenbatch_paper.synthetic import (
 from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TEMPERATURES = (0.04, 0.063, 0.10, 0.15, 0.20)
@@ -120,10 +121,41 @@ def _text(fit: LineFit) -> str:
     return f"{fit.slope:.2f} ± {fit.half_width:.2f} (R² {fit.r_squared:.4f})"
 
 
+def _batches(rows: list[Row]) -> int:
+    """Batches of each setting."""
+    case = (TOP, PRINTED_COSINE, TEMPERATURES[0])
+    return int(sum(r["batches"] for r in rows if (r["top"], r["cosine"], r["tau"]) == case))
+
+
+def _draw_printed(axes: "Axes", points: list[Row], batches: int) -> None:
+    """The printed figure: means with their standard errors, the fit, and 1/tau²."""
+    x = [1 / tau for tau in TEMPERATURES]
+    y = [p["gradient"] for p in points]
+    errors = [
+        math.sqrt(max(0.0, p["squared_gradient"] - p["gradient"] ** 2) / batches) for p in points
+    ]
+    slope = _fit(points, per_miss=False).slope
+    middle = math.exp(sum(map(math.log, y)) / len(y))
+    centre = math.exp(sum(map(math.log, x)) / len(x))
+    axes.errorbar(x, y, yerr=errors, fmt="o", color=BLUE, markersize=4, label="mean ± s.e.m.")
+    axes.plot(
+        x, [middle * (v / centre) ** slope for v in x], color=ORANGE, label=f"fit: {slope:.2f}"
+    )
+    axes.plot(x, [middle * (v / centre) ** 2 for v in x], "--", color=GREEN, label="1 / tau²")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks([5, 10, 25], ["5", "10", "25"])
+    axes.minorticks_off()
+    axes.legend(frameon=False, fontsize=8)
+    tidy(axes, "As printed: cosine 0.75", "1 / temperature", "mean squared gradient")
+
+
 def _draw(rows: list[Row], figure: "Figure") -> None:
     means = _means(rows)
     slopes = [_fit(means[TOP, cosine], per_miss=True).slope for cosine in COSINES]
-    left, right = figure.subplots(1, 2)
+    figure.set_size_inches(11, 4)
+    first, left, right = figure.subplots(1, 3)
+    _draw_printed(first, means[TOP, PRINTED_COSINE], _batches(rows))
     x = [1 / tau for tau in TEMPERATURES]
     for cosine in COSINES:
         points = means[TOP, cosine]
