@@ -14,11 +14,17 @@ if TYPE_CHECKING:
     from eigenbatch.train import Run
 
 SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 10, "paper": 10}
+DATA = "multi30k"
 NAMES = {
     "batch_size": "batches.batch_size", "selector": "batches.selector", "guard": "batches.guard",
     "epochs": "budget.epochs", "evaluate_every": "evaluation.every_steps", "seed": "seed",
 }  # fmt: skip
 """Settings of a chunk that are settings of its `Run`; `data` and `made_up` choose the files."""
+
+
+def needs(scale: Scale) -> frozenset[str]:
+    """Scale smoke makes up its pairs."""
+    return frozenset() if scale == "smoke" else frozenset({DATA})
 
 
 def pair_chunk(scale: Scale, seed: int, **changes: Any) -> Chunk:
@@ -70,14 +76,14 @@ def _files(place: Place, version: str, *, made_up: bool) -> dict[str, Path]:
     """Training and test files for `PairsConfig`, written beside the runs.
 
     Args:
-        place: its data directory holds train.LANGUAGE.gz and test files of two languages.
+        place: its folder multi30k holds train.LANGUAGE.gz and test files of two languages.
         version: "plain"; "tripled": every training pair three times; "long-tailed": one pair in a
             hundred fifty times, nine in a hundred five times.
         made_up: use pairs of random words instead.
     """
     folder = place.runs / ("pairs-made-up" if made_up else "pairs")
     folder.mkdir(parents=True, exist_ok=True)
-    sides = _made_up() if made_up else _downloaded(place.data_dir)
+    sides = _made_up() if made_up else _downloaded(place.folder(DATA))
     files = {}
     for name, (train, test) in zip(("first", "second"), sides, strict=True):
         copies = _copies(len(train), version)
@@ -99,7 +105,7 @@ def _copies(count: int, version: str) -> list[int]:
 def _downloaded(folder: Path | None) -> list[tuple[list[str], list[str]]]:
     """Training and test sentences of both languages, English first if it is one of them."""
     if folder is None:
-        raise DataError("give --data-dir, the folder with train.en.gz and train.de.gz")
+        raise DataError(f"give --data-dir {DATA}=FOLDER, with train.en.gz and train.de.gz")
     found = {path.name.split(".")[1] for path in folder.glob("train.*.gz")}
     if len(found) != 2:
         raise DataError(

@@ -199,8 +199,8 @@ def _check_data(claims: Sequence[Claim], scale: Scale, folders: Mapping[str, Pat
         for name in sorted(claim.needs(scale)):
             if Place(Path(), folders).folder(name) is None:
                 raise RunError(
-                    f"{claim.name} at scale {scale} needs images ({claim.size[scale]}): give "
-                    f"--data-dir {name}=FOLDER, the folder that holds them; --scale smoke needs "
+                    f"{claim.name} at scale {scale} needs data ({claim.size[scale]}): give "
+                    f"--data-dir {name}=FOLDER, the folder that holds it; --scale smoke needs "
                     "none"
                 )
 

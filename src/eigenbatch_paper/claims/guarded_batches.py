@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING
 
 from eigenbatch_paper import pair_facts as facts
-from eigenbatch_paper.claim import Chunk, Claim, Row, Scale, Verdict
-from eigenbatch_paper.pair_runs import SEEDS, compute, pair_chunk
-from eigenbatch_paper.training_facts import graded, grouped
+from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
+from eigenbatch_paper.pair_runs import SEEDS, compute, needs, pair_chunk
+from eigenbatch_paper.training_facts import grouped
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,7 +61,7 @@ def judge(rows: list[Row]) -> Verdict:
             + ", ".join(f"{name} {facts.interval(one, 'points')}" for name, one in gains.items())
             + f"; guarded after {facts.interval(steps)} of Random's steps"
         )
-    return graded(main, rest, "; ".join(measured))
+    return decided(main, rest, "; ".join(measured))
 
 
 def draw(rows: list[Row], figure: "Figure") -> None:
@@ -91,5 +92,5 @@ CLAIM = Claim(
     compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
+    needs=needs,
 )

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING
 
 from eigenbatch_paper import pair_facts as facts
-from eigenbatch_paper.claim import Chunk, Claim, Row, Scale, Verdict
-from eigenbatch_paper.pair_runs import SEEDS, compute, pair_chunk
-from eigenbatch_paper.training_facts import graded, grouped
+from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
+from eigenbatch_paper.pair_runs import SEEDS, compute, needs, pair_chunk
+from eigenbatch_paper.training_facts import grouped
+from eigenbatch_paper.verdict import Verdict, decided
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +56,7 @@ def judge(rows: list[Row]) -> Verdict:
             f"n={n}: Random ends at {sum(map(facts.final, random)) / len(random):.4f}, the mean "
             f"miss of its batches in the second half is {miss:.3f}"
         )
-    return graded(main, rest, "; ".join(measured), "; ".join(notes) + ".")
+    return decided(main, rest, "; ".join(measured), "; ".join(notes) + ".")
 
 
 def draw(rows: list[Row], figure: "Figure") -> None:
@@ -85,5 +86,5 @@ CLAIM = Claim(
     compute=compute,
     judge=judge,
     draw=draw,
-    needs_images=True,
+    needs=needs,
 )

@@ -1,0 +1,70 @@
+"""Claims on sentence pairs: their data, and judges that can say yes and no."""
+
+import gzip
+
+import pytest
+
+from eigenbatch.errors import DataError
+from eigenbatch_paper.claim import Place
+from eigenbatch_paper.claims import guarded_batches, hard_batches
+from eigenbatch_paper.pair_runs import pair_chunk, run_of
+
+STEPS = [0.0, 500.0, 1000.0]
+
+
+def row(policy, seed, *, final, middle, **settings):
+    selector = "neighbours-4" if policy == "guarded" else policy
+    guard = {"guard": 0.95} if policy == "guarded" else {}
+    noise = 1e-4 * seed
+    return {
+        "selector": selector, "seed": seed, "steps": STEPS, "times": [0.0, 20.0 + seed, 40.0],
+        "mrr": [0.0, middle + noise, final + noise], "miss": 0.03, **guard, **settings,
+    }  # fmt: skip
+
+
+def hard_rows(middle, final):
+    ends = {"random": (0.8, 0.85), "neighbours-4": (middle, final), "auto": (middle, final),
+            "greedy-64": (0.7, 0.8)}  # fmt: skip
+    return [
+        row(name, seed, middle=a, final=b, batch_size=n)
+        for n in (64, 256) for seed in range(3) for name, (a, b) in ends.items()
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("middle", "final", "outcome"),
+    [(0.95, 0.96, "reproduced"), (0.8, 0.96, "does not reproduce"),
+     (0.86, 0.865, "does not reproduce")],
+)  # fmt: skip
+def test_hard_batches_are_judged_by_steps_time_and_gain(middle, final, outcome):
+    assert hard_batches.judge(hard_rows(middle, final)).outcome == outcome
+
+
+@pytest.mark.parametrize(("final", "outcome"), [(0.88, "reproduced"), (0.86, "does not reproduce")])
+def test_guarded_batches_must_keep_the_gain(final, outcome):
+    ends = {"random": 0.85, "neighbours-4": 0.855, "guarded": final}
+    rows = [
+        row(name, seed, middle=0.7, final=end, data=data)
+        for data in ("tripled", "long-tailed") for seed in range(3) for name, end in ends.items()
+    ]  # fmt: skip
+    assert guarded_batches.judge(rows).outcome == outcome
+
+
+def test_versions_of_the_data_repeat_training_pairs_and_keep_the_test(tmp_path):
+    for language in ("de", "en"):
+        for name, count in (("train", 200), ("val", 7)):
+            text = "\n".join(f"{language} {name} {i}" for i in range(count)).encode()
+            (tmp_path / f"{name}.{language}.gz").write_bytes(gzip.compress(text))
+    place = Place(tmp_path / "runs", {"multi30k": tmp_path})
+    counts = {}
+    for version in ("plain", "tripled", "long-tailed"):
+        chunk = pair_chunk("small", 0, data=version, selector="random", batch_size=64, epochs=1)
+        data = run_of(chunk, place).data
+        lines = data.first.read_text().splitlines()
+        assert lines[0] == "en train 0"
+        assert len(lines) == len(data.second.read_text().splitlines())
+        assert len(data.test_first.read_text().splitlines()) == 7
+        counts[version] = len(lines)
+    assert counts == {"plain": 200, "tripled": 600, "long-tailed": 2 * 50 + 18 * 5 + 180}
+    with pytest.raises(DataError, match="two languages, found none"):
+        run_of(chunk, Place(tmp_path / "other", {"multi30k": tmp_path / "runs"}))
