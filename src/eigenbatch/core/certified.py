@@ -79,14 +79,22 @@ def _deflated(facts: Resolved, eigenvalues: Tensor, vectors: Tensor) -> Tensor:
 
 
 def _projected(facts: Resolved, vectors: Tensor) -> Tensor:
-    """||P (m - z+)||^2 with P onto the vectors and the positive; (n,)."""
+    """||P (m - z+)||^2 with P onto the vectors and the positive; (n,).
+
+    What the vectors leave of z+ is z+ - V V^T z+, of squared length 1 - ||V^T z+||^2. Where little
+    is left, it is computed as a vector and orthogonalised twice.
+    """
     residual, positives = facts.residual, facts.positives  # (n, d) each
-    floor = (residual @ vectors).square().sum(1)  # (n,)
-    rest = torch.addmm(positives, positives @ vectors, vectors.T, alpha=-1)  # (n, d)
-    length = torch.linalg.vector_norm(rest, dim=1)  # (n,)
-    if (length < 0.1).any():  # what cancelled is orthogonal only after a second pass
-        rest = torch.addmm(rest, rest @ vectors, vectors.T, alpha=-1)
-        length = torch.linalg.vector_norm(rest, dim=1)
-    resolved = length > torch.finfo(rest.dtype).eps ** 0.5
-    along = (residual * rest).sum(1) / torch.where(resolved, length, 1.0)
-    return floor + torch.where(resolved, along.square(), 0.0)
+    seen, shares = residual @ vectors, positives @ vectors  # (n, k) each
+    floor = seen.square().sum(1)  # (n,)
+    left = (1 - shares.square().sum(1)).clamp(min=0)  # (n,)
+    along = facts.along - (shares * seen).sum(1)
+    close = left < 0.01
+    if close.any():
+        rest = positives[close]
+        for _ in range(2):
+            rest = torch.addmm(rest, rest @ vectors, vectors.T, alpha=-1)  # (c, d)
+        left = left.index_put((close,), rest.square().sum(1))
+        along = along.index_put((close,), torch.linalg.vecdot(residual[close], rest))
+    resolved = left > torch.finfo(left.dtype).eps
+    return floor + torch.where(resolved, along.square() / torch.where(resolved, left, 1.0), 0.0)

@@ -67,6 +67,7 @@ class Resolved:
     concentration: Tensor  # (n,) ||q||^2
     residual: Tensor  # (n, d) r~ = m~ - z+
     distance: Tensor  # (n,) ||r~||
+    along: Tensor  # (n,) <r~, z+>
     log_odds_error: Tensor  # (n,) |da|
     residual_error: Tensor  # (n,) ||dr||
 
@@ -153,8 +154,8 @@ def _bounded(values: InfoNCE, rows: float) -> Resolved:
     logarithm = 8 * wide * (1 / tau + math.log(count) + 1)
     fixed = weight + _rounded(additions, unit) + positive_logit + logarithm
     log_odds_error = fixed + (unit + 8 * wide) * log_odds.abs()
-    margin = -(residual * positives).sum(1)  # (n,) 1 - <m~, z+>
-    spread = (2 * (margin.clamp(min=0) + 5 * direct)).sqrt()  # (n,) of the negatives around z+
+    along = torch.linalg.vecdot(residual, positives)  # (n,) <m~, z+> - 1
+    spread = (2 * ((-along).clamp(min=0) + 5 * direct)).sqrt()  # (n,) of the negatives around z+
     tilt = math.expm1(2 * weight) if weight < 1 else math.inf
     return Resolved(
         tau=tau,
@@ -164,6 +165,7 @@ def _bounded(values: InfoNCE, rows: float) -> Resolved:
         concentration=1 / accumulated(values.effective_negatives),
         residual=residual,
         distance=distance,
+        along=along,
         log_odds_error=log_odds_error,
         residual_error=tilt * spread + direct + rows + _rounded(d + 8, wide) * distance,
     )

@@ -133,7 +133,11 @@ def leading_directions(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     Eigenvalues past min(M, d) are zero, and so is a direction past the rank of the rows.
     """
-    return lifted(rows, *descending_eigh(smaller_gram(rows)), count)
+    gram = smaller_gram(rows)
+    if count > 1:
+        return lifted(rows, *descending_eigh(gram), count)
+    values = torch.linalg.eigvalsh(gram).flip(0).clamp(min=0)  # (r,)
+    return lifted(rows, values, leading_eigenvector(gram, values), count)
 
 
 def lifted(rows: Tensor, values: Tensor, vectors: Tensor, count: int) -> tuple[Tensor, Tensor]:
