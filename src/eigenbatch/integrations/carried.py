@@ -30,10 +30,19 @@ class Carried:
         self.cache = sampler.cache if cache is None and sampler is not None else cache
         self.consumed = 0
 
-    def refresh(self, ids: Tensor, z: Tensor) -> None:
-        """Store the embeddings of a batch, of all processes."""
-        if self.cache is not None:
-            self.cache.update_synchronized(ids, z.detach().float().cpu())
+    def refresh(
+        self, ids: Tensor, z: Tensor, second: Tensor | None = None, *, everywhere: bool = False
+    ) -> None:
+        """Store the embeddings of a batch, of all processes.
+
+        `second` is for a cache of two towers. `everywhere`: all processes have all rows already.
+        """
+        if self.cache is None:
+            return
+        towers = (z, second) if self.cache.towers == 2 else (z,)
+        rows = (None if one is None else one.detach().float().cpu() for one in towers)
+        update = self.cache.update if everywhere else self.cache.update_synchronized
+        update(ids.cpu(), *rows)  # type: ignore[arg-type]
 
     def state_dict(self) -> dict[str, Any]:
         """The monitor's state, and beside it those of cache and sampler, if there are any."""

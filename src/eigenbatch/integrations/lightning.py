@@ -61,7 +61,8 @@ class SpectralCallback(Callback):
         stop_on: ends training on a finding; the record then says why.
         name: what logged numbers begin with; two callbacks in one trainer need two names.
         record: a folder for a run that `eigenbatch report` shows, with the metrics you log.
-        cache: refreshed with the first view of every batch, saved in checkpoints.
+        cache: refreshed with the first view of every batch (with both, if it has two towers),
+            saved in checkpoints.
         sampler: saved in checkpoints, so that a resumed run continues with the same batches.
         ids: from what `training_step` returned to the sample ids; needed with `cache`.
     """
@@ -115,7 +116,7 @@ class SpectralCallback(Callback):
         if outputs is None or outputs == {}:
             return
         if self._carried.cache is not None:
-            self._carried.refresh(self._ids(outputs), self._embeddings(outputs)[0])
+            self._carried.refresh(self._ids(outputs), *self._embeddings(outputs))
         if (layout := self._layout) is None:
             reading = self.monitor(views=lambda: self._embeddings(outputs))
         else:

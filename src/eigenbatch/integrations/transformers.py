@@ -61,7 +61,8 @@ class SpectralTrainerCallback(TrainerCallback):
         sinks: further places for readings.
         stop_on: ends training on a finding; the record then says why.
         record: a folder for a run that `eigenbatch report` shows, with what the Trainer logs.
-        cache: refreshed with the anchors of every step if `ids` is given, saved in checkpoints.
+        cache: refreshed with the anchors of every step (and the positives, if it has two towers)
+            if `ids` is given, saved in checkpoints.
         sampler: saved in checkpoints; resume with `ignore_data_skip=True`, because the sampler
             itself continues with the batches that are left.
         ids: from the model's inputs (a tuple) to the sample ids of the anchors, such as
@@ -225,7 +226,7 @@ class SpectralTrainerCallback(TrainerCallback):
         """Count the batch and store its anchors in the cache."""
         self._carried.consumed += 1
         if self._batch_ids is not None and self._captured:
-            self._carried.refresh(self._batch_ids, self._embedding(self._captured[0]))
+            self._carried.refresh(self._batch_ids, *map(self._embedding, self._captured[:2]))
         self._batch_ids = None
 
     def _release(self) -> None:
