@@ -33,9 +33,12 @@ def demo(
     terminal: Terminal = context.obj
     with errors(terminal), resumable(terminal):
         check_out(out)
+        import torch
+
         from eigenbatch.demo import load_letters
         from eigenbatch.report.build import build
 
+        torch.set_num_threads(1)  # small steps: several threads wait for each other
         letters = load_letters()
         count, held_out = letters.sans.shape[1], int(letters.held_out.sum())
         terminal.say(
