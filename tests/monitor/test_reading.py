@@ -1,5 +1,6 @@
 import math
 from dataclasses import FrozenInstanceError
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from eigenbatch.core.infonce import BLOCK_ELEMENTS, infonce
 from eigenbatch.core.spectrum import spectrum
 from eigenbatch.errors import ShapeError
 from eigenbatch.monitor.measure import read_batch
+from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.reading import Reading
 from layouts import LAYOUTS, contrast
 
@@ -200,3 +202,23 @@ def test_a_reading_keeps_no_embeddings() -> None:
 
 def vars_of(record: object) -> list[object]:
     return [getattr(record, name) for name in record.__slots__]
+
+
+def test_a_notebook_shows_findings_before_a_few_numbers() -> None:
+    z = torch.randn(2, 64, 16, generator=torch.Generator().manual_seed(0))
+    reading = SpectralMonitor(tau=0.1, every=1, quiet=True)(*z)
+    shown = reading._repr_html_()
+    assert ElementTree.fromstring(f"<div>{shown}</div>") is not None  # every tag is closed
+    assert shown.index(reading.diagnoses[0].name) < shown.index("<table>")
+    assert f"<td>{reading.softmax.loss:.4g}</td>" in shown
+    assert f"<td>{reading.gradient.certified.upper:.4g}</td>" in shown
+    assert shown.count("<tr>") == 10
+    assert "step 0" in shown
+
+
+def test_a_notebook_shows_why_a_batch_could_not_be_read() -> None:
+    z = torch.randn(2, 64, 16)
+    z[0, 3] = torch.nan
+    shown = SpectralMonitor(tau=0.1, every=1, quiet=True)(*z)._repr_html_()
+    assert "critical: not finite" in shown
+    assert "<tr>" not in shown

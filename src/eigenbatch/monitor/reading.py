@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from html import escape
 
 from eigenbatch.core.axes import Axes
 from eigenbatch.core.cloud import Cloud
@@ -20,6 +21,20 @@ from eigenbatch.monitor.parts import (
     Trend,
 )
 from eigenbatch.monitor.rules.pairs import selection_outlook
+
+SHOWN = {
+    "spectral/loss": "loss",
+    "spectral/chance_loss": "loss at chance",
+    "spectral/miss": "miss",
+    "spectral/positive_similarity": "positive similarity",
+    "spectral/effective_negatives": "effective negatives",
+    "spectral/gradient": "squared gradient",
+    "spectral/certified_lower": "certified from",
+    "spectral/certified_upper": "certified to",
+    "spectral/participation_ratio": "R_eff",
+    "spectral/attainable_rank": "R_eff at most",
+}
+"""What a notebook shows of a reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,6 +100,22 @@ class Reading:
             for name, value in numbers.items()
             if value is not None and math.isfinite(value)
         }
+
+    def _repr_html_(self) -> str:
+        """A small table for notebooks: findings first, then the numbers to look at."""
+        findings = "".join(
+            f"<p><b>{escape(one.severity)}: {escape(one.name)}</b><br/>{escape(one.evidence)}<br/>"
+            f"<i>{escape(one.advice)}</i></p>"
+            for one in self.diagnoses
+        )
+        known = self.scalars()
+        rows = "".join(
+            f"<tr><td>{title}</td><td>{known[name]:.4g}</td></tr>"
+            for name, title in SHOWN.items()
+            if name in known
+        )
+        place = "" if self.step is None else f"<p>step {self.step}</p>"
+        return f"{place}{findings}<table>{rows}</table>"
 
 
 def cloud_scalars(cloud: Cloud) -> dict[str, float]:
