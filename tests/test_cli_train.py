@@ -71,12 +71,29 @@ def test_bad_words_exit_with_two_and_say_what_is_wrong(tmp_path, arguments, mess
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "lightning.fabric", None)
-    for name in [n for n in sys.modules if n.startswith("eigenbatch.train.")]:
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "kornia", None)
+    monkeypatch.delitem(sys.modules, "eigenbatch.train.augment", raising=False)
     result = run("train", "--out", tmp_path / "run")
     assert result.exit_code == 2
     assert "pip install 'eigenbatch[train]'" in " ".join(result.output.split())
+
+
+def test_a_run_on_the_cpu_does_not_import_lightning(tmp_path):
+    program = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from eigenbatch.cli import app\n"
+        "done = CliRunner().invoke(app, sys.argv[1:])\n"
+        "assert done.exit_code == 0, done.output\n"
+        "import torch\n"
+        "loaded = 'lightning' in sys.modules\n"
+        "sys.exit(loaded and not torch.cuda.is_available())\n"
+    )
+    words = ["train", *map(str, SMALL), "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_folder_of_pictures_can_be_trained_on(tmp_path):

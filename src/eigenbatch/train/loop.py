@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from eigenbatch.train.devices import Devices
 from eigenbatch.train.methods.method import Outcome
 
 
@@ -53,7 +53,7 @@ class Loader(Protocol):
 class Training:
     """The state of a run: what observers look at, and checkpoints save."""
 
-    fabric: Fabric
+    fabric: Devices
     method: nn.Module
     optimizer: Optimizer
     scheduler: Scheduler | None

@@ -1,7 +1,6 @@
 """Train a `Run` in a run directory: assemble, record, save, resume."""
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -9,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
-from torch.utils.tensorboard import SummaryWriter
 
 from eigenbatch.errors import ParameterError, RowError, RunError
 from eigenbatch.monitor.monitor import SpectralMonitor
@@ -26,6 +23,7 @@ from eigenbatch.selectors.selector import Stateful
 from eigenbatch.train.checkpoint import Checkpoint
 from eigenbatch.train.checkpoint_file import load_checkpoint, previous
 from eigenbatch.train.data.source import ImageSource, Source
+from eigenbatch.train.devices import Devices, open_devices, seed_everything
 from eigenbatch.train.loader import BatchLoader
 from eigenbatch.train.loop import Observer, Training, fit
 from eigenbatch.train.methods.method import Method
@@ -93,7 +91,7 @@ def train(
     """
     run.validate()
     directory = RunDirectory(path)
-    fabric = _fabric(accelerator, devices, run)
+    fabric = open_devices(accelerator, devices, run.budget.resolved_precision())
     fabric.launch()
     first = fabric.global_rank == 0
     with directory.locked() if first else nullcontext():
@@ -141,13 +139,13 @@ def check_resumable(run: Run, directory: RunDirectory) -> bool:
     return done and run.budget.epochs == stored.budget.epochs
 
 
-def assemble(run: Run, fabric: Fabric) -> Assembled:
+def assemble(run: Run, fabric: Devices) -> Assembled:
     """Everything of a run, seeded by its settings: equal settings give equal runs.
 
     Processes share the initial weights and the selected batches; from the first step on each draws
     views with a generator of its own.
     """
-    fabric.seed_everything(run.seed, verbose=False)
+    seed_everything(run.seed)
     source = run.data.open(run.views)
     if run.evaluation.transfer is not None:
         if not isinstance(source, ImageSource):
@@ -192,7 +190,7 @@ def assemble(run: Run, fabric: Fabric) -> Assembled:
     every = run.evaluation.read_every or max(1, len(sampler) // 2)
     monitor = SpectralMonitor(lambda: method.tau, every=every)
     if fabric.global_rank:
-        fabric.seed_everything(run.seed + 1_000_003 * fabric.global_rank, verbose=False)
+        seed_everything(run.seed + 1_000_003 * fabric.global_rank)
     return Assembled(run, training, source, sampler, cache, method, monitor, loader)
 
 
@@ -240,7 +238,7 @@ def _saved_state(directory: RunDirectory) -> dict[str, Any] | None:
 
 
 def _recorder(
-    run: Run, directory: RunDirectory, fabric: Fabric, state: dict[str, Any] | None
+    run: Run, directory: RunDirectory, fabric: Devices, state: dict[str, Any] | None
 ) -> Recorder:
     """The record of the run; of a resumed one, cut back to what the checkpoint counts on."""
     if not directory.manifest.exists():
@@ -260,6 +258,8 @@ class Events:
     """The numbers of every line of the record as TensorBoard events in the run directory."""
 
     def __init__(self, path: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer = SummaryWriter(path, purge_step=step + 1)
 
     def __call__(self, line: dict[str, Any]) -> None:
@@ -269,21 +269,6 @@ class Events:
                 self._writer.add_scalar(name, value, line["step"])
         if "finished" in line:
             self._writer.close()
-
-
-def _fabric(accelerator: str, devices: int | str, run: Run) -> Fabric:
-    nodes, several = 1, devices not in ("auto", 1)
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        devices = int(os.environ["LOCAL_WORLD_SIZE"])
-        nodes = int(os.environ["WORLD_SIZE"]) // devices
-        several = nodes * devices > 1
-    return Fabric(
-        accelerator=accelerator,
-        devices=devices,
-        num_nodes=nodes,
-        strategy="ddp" if several else "auto",
-        precision=run.budget.resolved_precision(),
-    )
 
 
 def _explained(reason: Exception, path: Path, processes: int) -> Exception:

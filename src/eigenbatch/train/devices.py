@@ -1,0 +1,106 @@
+"""Where a run computes: one process on the CPU, or whatever Lightning's Fabric sets up.
+
+Importing Fabric costs seconds. A run in float32 on the CPU needs nothing of it, so such a run does
+not import it; results are the same bit by bit.
+"""
+
+import os
+import random
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
+
+
+class Devices(Protocol):
+    """The part of Fabric that the trainer uses."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+        ...
+
+    @property
+    def global_rank(self) -> int:
+        """Which process this is."""
+        ...
+
+    @property
+    def world_size(self) -> int:
+        """How many processes there are."""
+        ...
+
+    def launch(self) -> Any:
+        """Start the other processes, if there are any."""
+        ...
+
+    def setup(self, module: nn.Module, optimizer: Optimizer, /) -> Any:
+        """Put both on the device; returns them, perhaps wrapped."""
+        ...
+
+    def backward(self, tensor: Tensor, /) -> None:
+        """Compute gradients."""
+        ...
+
+
+class SingleCPU:
+    """One process on the CPU in float32."""
+
+    device = torch.device("cpu")
+    global_rank = 0
+    world_size = 1
+
+    def launch(self) -> None:
+        """There is nothing to start."""
+
+    def setup(self, module: nn.Module, optimizer: Optimizer, /) -> tuple[nn.Module, Optimizer]:
+        """Both as they are."""
+        return module, optimizer
+
+    def backward(self, tensor: Tensor, /) -> None:
+        """Compute gradients."""
+        tensor.backward()  # type: ignore[no-untyped-call]
+
+
+def open_devices(accelerator: str, devices: int | str, precision: Precision) -> Devices:
+    """The devices that a run asks for; under torchrun its processes, whatever `devices` says."""
+    nodes, several = 1, devices not in ("auto", 1)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+        several = nodes * devices > 1
+    if not several and precision == "32-true" and _is_cpu(accelerator):
+        return SingleCPU()
+    from lightning.fabric import Fabric
+
+    return Fabric(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy="ddp" if several else "auto",
+        precision=precision,
+    )
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of Python, numpy and torch."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  # kornia and users' encoders may draw from it
+    torch.manual_seed(seed)
+
+
+def _is_cpu(accelerator: str) -> bool:
+    """Whether this means the CPU on this machine."""
+    if accelerator == "cpu":
+        return True
+    return (
+        accelerator == "auto"
+        and not torch.cuda.is_available()
+        and not torch.backends.mps.is_available()
+        and "XRT_TPU_CONFIG" not in os.environ
+        and "TPU_NAME" not in os.environ
+    )
