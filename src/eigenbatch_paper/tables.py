@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+NONE = "no value"  # some run has none, e.g. because it begins above the target
 Cell = tuple[str, str]  # ours, and what is printed
 
 
@@ -46,12 +47,19 @@ class Table:
         return out.getvalue()
 
 
-def mean_sem(values: Iterable[float], *, digits: int = 1, scale: float = 1.0) -> str:
+def mean_sem(
+    values: Iterable[float], *, digits: int = 1, scale: float = 1.0, unit: str = ""
+) -> str:
     """Mean ± standard error over seeds; without an error if there is one seed only."""
     found = [scale * value for value in values]
     if not all(math.isfinite(value) for value in found):
-        return "not reached"
+        return NONE
     text = f"{fmean(found):.{digits}f}"
-    if len(found) < 2:
-        return text
-    return f"{text} ± {stdev(found) / math.sqrt(len(found)):.{digits}f}"
+    if len(found) > 1:
+        text += f" ± {stdev(found) / math.sqrt(len(found)):.{digits}f}"
+    return f"{text} {unit}".rstrip()
+
+
+def share(value: float) -> str:
+    """A relative saving, e.g. "+15 %"."""
+    return f"{100 * value:+.0f} %" if math.isfinite(value) else NONE

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from eigenbatch_paper.registry import NAMES, claim
-from eigenbatch_paper.tables import Table, mean_sem
+from eigenbatch_paper.tables import Table, mean_sem, share
 
 TABLE = Table("Speed.", ("Method", "Epochs", "Gain"), [
     ("Random", (("7.0 ± 0.1", "137 ± 1.2"), ("", ""))),
@@ -28,10 +28,15 @@ def test_csv_has_a_column_for_each_printed_figure():
 
 
 @pytest.mark.parametrize(("values", "text"), [
-    ([1.0, 2.0, 3.0], "2.00 ± 0.58"), ([1.0], "1.00"), ([1.0, float("inf")], "not reached"),
+    ([1.0, 2.0, 3.0], "2.00 ± 0.58"), ([1.0], "1.00"), ([1.0, float("nan")], "no value"),
 ])  # fmt: skip
 def test_a_cell_is_mean_and_standard_error(values, text):
     assert mean_sem(values, digits=2) == text
+
+
+def test_units_and_shares_are_written_out():
+    assert mean_sem([1.0, 1.0], unit="s") == "1.0 ± 0.0 s"
+    assert (share(0.149), share(-0.11), share(float("nan"))) == ("+15 %", "-11 %", "no value")
 
 
 def test_the_seven_tables_of_the_paper_have_a_claim_each():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from eigenbatch.runs import PairedDifference
 from eigenbatch_paper import training_facts as facts
 from eigenbatch_paper.claim import Chunk, Row, Scale
-from eigenbatch_paper.tables import Table, mean_sem
+from eigenbatch_paper.tables import Table, mean_sem, share
 from eigenbatch_paper.training_chunks import policies, training_claim
 from eigenbatch_paper.verdict import Verdict, all_of, decided, effect
 
@@ -74,10 +74,10 @@ def table(rows: list[Row]) -> Table:
         runs, target = _runs(rows, strength)
         groups = facts.grouped(runs, "selector")
         times = [
-            mean_sem(map(facts.time_to(target), groups[one])) + " s"
+            mean_sem(map(facts.time_to(target), groups[one]), unit="s")
             for one in ("random", "greedy-64")
         ]
-        ours = (*times, f"{savings[strength].mean:+.0%}")
+        ours = (*times, share(savings[strength].mean))
         lines.append((name, tuple(zip(ours, printed, strict=True))))
     return Table(
         "Time to 97.8 % of the final accuracy of Random at the same strength.",

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from eigenbatch_paper import training_facts as facts
 from eigenbatch_paper.claim import Chunk, Row, Scale
-from eigenbatch_paper.tables import Table, mean_sem
+from eigenbatch_paper.tables import Table, mean_sem, share
 from eigenbatch_paper.training_chunks import FEWER_SEEDS, policies, training_claim
 from eigenbatch_paper.verdict import Verdict, all_of, decided, effect, no_loss
 
@@ -68,7 +68,7 @@ def table(rows: list[Row]) -> Table:
     for name, (stage, printed) in GUIDANCE.items():
         runs = groups[name]
         ours = (
-            f"{facts.saved(runs, groups['random'], time).mean:+.0%} time",
+            f"{share(facts.saved(runs, groups['random'], time).mean)} time saved",
             f"{facts.mean(runs, lambda row: float(row['selection_share'])):.1%} of the time",
             f"peak sigma {mean_sem(map(facts.peak_sigma, runs), digits=2)}",
         )

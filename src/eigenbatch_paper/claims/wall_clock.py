@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from eigenbatch_paper import training_facts as facts
 from eigenbatch_paper.claim import Chunk, Row, Scale
-from eigenbatch_paper.tables import Table, mean_sem
+from eigenbatch_paper.tables import Table, mean_sem, share
 from eigenbatch_paper.training_chunks import policies, training_claim
 from eigenbatch_paper.verdict import Verdict, all_of, decided, effect
 
@@ -34,7 +34,7 @@ def judge(rows: list[Row]) -> Verdict:
     random = groups["random"]
     time = {n: facts.saved(groups[n], random, facts.time_to(target)) for n in POLICIES[1:]}
     epochs = {n: facts.saved(groups[n], random, facts.epochs_to(target)) for n in POLICIES[1:]}
-    share = facts.mean(groups["greedy-64"], lambda r: float(r["selection_share"]))
+    spent = facts.mean(groups["greedy-64"], lambda r: float(r["selection_share"]))
     return decided(
         {"Greedy-64 saves time": effect(time["greedy-64"], TIMES["greedy-64"])},
         {
@@ -43,7 +43,7 @@ def judge(rows: list[Row]) -> Verdict:
             "P3 loses time": effect(time["p3"], TIMES["p3"]),
         },
         "time saved: " + facts.listed(time) + "; epochs saved: " + facts.listed(epochs),
-        f"{facts.unreached(rows, target)} Selection takes {share:.1%} of the time of Greedy-64. "
+        f"{facts.unreached(rows, target)} Selection takes {spent:.1%} of the time of Greedy-64. "
         "Without a GPU it is processor time of one thread, because runs share the cores.",
     )
 
@@ -58,8 +58,8 @@ def table(rows: list[Row]) -> Table:
         saved = facts.saved(runs, groups["random"], facts.time_to(target))
         ours = (
             mean_sem(map(facts.epochs_to(target), runs)),
-            mean_sem(map(facts.time_to(target), runs)) + " s",
-            "" if name == "random" else f"{saved.mean:+.0%}",
+            mean_sem(map(facts.time_to(target), runs), unit="s"),
+            "" if name == "random" else share(saved.mean),
             f"{sum(map(facts.collapsed, runs))} / {len(runs)}",
         )
         lines.append((facts.LABELS[name], tuple(zip(ours, PRINTED[name], strict=True))))

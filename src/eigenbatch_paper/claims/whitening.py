@@ -168,20 +168,19 @@ def _draw_arm(panels: "list[Axes]", row: Row) -> None:
     gradient, sigma, white = _series(row)
     period = row["whiten_period"]
     steps = np.arange(len(gradient))
-    rolling = _rolling_variance(gradient, period)
-    places = steps[-len(rolling) :]
     bound = np.array(row["readings"]["gradient_rolling_variance_bound"])
     top, middle, bottom = panels
     top.plot(steps, gradient, color=BLUE, lw=0.7)
     top.set(ylabel="mean squared gradient", yscale="log")
-    middle.plot(places, rolling, color=BLUE, lw=0.7, label="Var 50")
+    for start in range(row["whiten_after"], len(gradient), period):
+        rolling = _rolling_variance(gradient[start : start + period], period)
+        middle.plot(start + period - np.arange(len(rolling), 0, -1), rolling, color=BLUE, lw=0.7)
     middle.plot(steps[: len(bound)], bound, color=ORANGE, lw=0.7, label="bound (V) / n")
-    for regime, name in ((False, "raw"), (True, "whitened")):
-        inside = rolling[white[places] == regime]
-        if len(inside):
-            middle.axhline(inside.mean(), color=GREY, ls="--", lw=1)
-            middle.text(places[-1], inside.mean(), f" {name}", fontsize=7, va="center")
-    middle.set(ylabel="rolling variance", yscale="log")
+    for level, name in zip(_spans(row)[:2], ("raw", "whitened"), strict=True):
+        middle.axhline(level, color=GREY, ls="--", lw=1)
+        middle.annotate(f"mean, {name}", (0, level), xycoords=("axes fraction", "data"), fontsize=7,
+                        va="bottom", color=GREY)  # fmt: skip
+    middle.set(ylabel="variance of 50 steps", yscale="log")
     middle.legend(frameon=False, fontsize=7)
     bottom.plot(steps, sigma, color=ORANGE, lw=0.7)
     bottom.axhline(1 / row["dim"], color=GREY, ls=":", lw=1)
