@@ -46,6 +46,10 @@ class Devices(Protocol):
         """Compute gradients."""
         ...
 
+    def all_reduce(self, data: Tensor, /) -> Any:
+        """The mean over all processes."""
+        ...
+
 
 class SingleCPU:
     """One process on the CPU in float32."""
@@ -64,6 +68,10 @@ class SingleCPU:
     def backward(self, tensor: Tensor, /) -> None:
         """Compute gradients."""
         tensor.backward()  # type: ignore[no-untyped-call]
+
+    def all_reduce(self, data: Tensor, /) -> Tensor:
+        """The value itself."""
+        return data
 
 
 def open_devices(accelerator: str, devices: int | str, precision: Precision) -> Devices:
