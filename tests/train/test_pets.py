@@ -3,6 +3,7 @@
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader
 
 from eigenbatch.errors import DataError, ParameterError
 from eigenbatch.train.augment import Views
@@ -85,24 +86,34 @@ def test_crops_reach_beyond_the_central_square(folder):
     known = config.images("train")
     assert not known[0][0][0].any()  # the central square holds no red
     crops = config.training(known, ViewsConfig(crop=0.08))
-    torch.manual_seed(0)
-    seen = torch.stack([crops[0][0] for _ in range(40)])  # (40, 2, 3, 8, 8)
-    assert seen.shape == (40, 2, 3, 8, 8)
+    batches = [crops.__getitems__([0] * n) for n in range(1, 9)]
+    seen = torch.stack([crop for batch in batches for crop, _ in batch])  # (36, 2, 3, 8, 8)
+    assert seen.shape == (36, 2, 3, 8, 8)
     assert seen[:, :, 0].any()
     assert not torch.equal(seen[:, 0], seen[:, 1])
     assert crops.labels.tolist() == [0, 1]
 
 
+def test_crops_depend_on_the_batch_and_not_on_the_reader(folder):
+    known = FolderConfig(directory=folder, size=8).images("train")
+    crops = TwoCrops(known, least=0.08)
+    loaders = [DataLoader(crops, batch_sampler=[[0, 1], [1, 0]], num_workers=w) for w in (0, 2)]
+    for (a, _), (b, _) in zip(*loaders, strict=True):
+        assert torch.equal(a, b)
+    torch.manual_seed(1)
+    assert torch.equal(crops[1][0], TwoCrops(known, least=0.08)[1][0])
+
+
 def test_boxes_have_the_shares_and_ratios_asked_for():
-    torch.manual_seed(0)
-    boxes = [random_box(400, 300, 0.08) for _ in range(2000)]
+    generator = torch.Generator().manual_seed(0)
+    boxes = [random_box(400, 300, 0.08, generator) for _ in range(2000)]
     sides = [(right - left, bottom - top) for left, top, right, bottom in boxes]
     shares = torch.tensor([w * h / (400 * 300) for w, h in sides])
     assert shares.min() > 0.075
     assert 0.40 < shares.mean() < 0.54  # uniform, without the largest that do not fit
     assert all(0.72 < w / h < 1.38 for w, h in sides)
     assert all(0 <= b[0] < b[2] <= 400 and 0 <= b[1] < b[3] <= 300 for b in boxes)
-    assert random_box(10_000, 10, 1.0) == (4995, 0, 5005, 10)  # nothing fits
+    assert random_box(10_000, 10, 1.0, generator) == (4995, 0, 5005, 10)  # nothing fits
 
 
 def test_views_of_crops_are_not_cropped_again():
