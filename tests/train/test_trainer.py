@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from eigenbatch.errors import RowError, RunError
 from eigenbatch.runs import RunDirectory, read_run
@@ -396,3 +398,26 @@ def test_features_are_probed_on_other_images(tmp_path):
     directory = start(small(), tmp_path / "run")
     accuracy = probe_run(directory.path, DigitsConfig(train_size=500, test_size=200))
     assert 0.3 < accuracy < 1
+
+
+def test_crops_of_whole_pictures_are_the_same_with_workers_and_after_a_resume(tmp_path):
+    noise = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for i in range(60):
+            path = tmp_path / "pictures" / split / f"class{i % 3}" / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(noise.integers(0, 256, (20, 28, 3), dtype=np.uint8)).save(path)
+
+    def run(workers):
+        return small(
+            "data=folder", f"data.directory={tmp_path / 'pictures'}", "data.size=8",
+            "data.whole_pictures=true", f"data.workers={workers}", "batches.batch_size=16",
+        )  # fmt: skip
+
+    whole = start(run(0), tmp_path / "whole")
+    with_workers = start(run(2), tmp_path / "workers")
+    start(run(2), tmp_path / "cut", observers=[StopAfter(2)])
+    cut = start(run(2), tmp_path / "cut", resume=True)
+    losses = [[line["loss"] for line in lines(d) if "loss" in line]
+              for d in (whole, with_workers, cut)]  # fmt: skip
+    assert losses[0] == losses[1] == losses[2]
