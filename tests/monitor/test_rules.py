@@ -7,7 +7,7 @@ import torch
 from batches import DIMENSION, PAIRS, TAU, healthy_views, samples, spoilt
 from torch.nn.functional import normalize, one_hot
 
-from eigenbatch import Neighbours
+from eigenbatch import Neighbours, SpectralMonitor
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.monitor.diagnose import NAMES, UNTRAINED, diagnose_cloud
 from eigenbatch.monitor.measure import inputs_of, read_batch
@@ -205,8 +205,8 @@ def test_a_solved_task_outside_a_run_is_what_a_trained_model_shows() -> None:
 def test_two_towers_that_solve_random_batches_slowly_are_no_fault() -> None:
     z1, z2 = healthy_views(noise=0.3)
     reading = replace(read_batch(Contrast.cross(z1, z2), 0.05), step=1000)
-    for solved_at, names in ((50, {"task solved"}), (300, set())):
-        course = Course(streaks={"task solved": 2}, solved_at=solved_at)
+    for solved_since, names in ((50, {"task solved"}), (300, set())):
+        course = Course(streaks={"task solved": 2}, solved_since=solved_since)
         found = replace(reading, course=course).diagnoses
         assert {one.name for one in found if one.severity == "warning"} == names
 
@@ -385,3 +385,10 @@ def test_embeddings_without_positives_get_the_rules_that_need_none() -> None:
         "mean-dominated",
     ]
     assert [one.name for one in diagnose_cloud(read(*healthy_views()).cloud)] == ["healthy"]
+
+
+def test_a_task_counts_as_solved_from_where_it_stayed_solved() -> None:
+    monitor = SpectralMonitor(0.05, every=1, quiet=True)
+    solved, open_ = healthy_views(noise=0.3), healthy_views()
+    courses = [monitor(*views, layout="cross").course for views in (solved, open_, solved, solved)]
+    assert [one.solved_since for one in courses] == [0, None, 2, 2]

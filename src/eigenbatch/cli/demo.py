@@ -102,7 +102,7 @@ def _comparison(letters: "Letters", folder: Path, terminal: Terminal) -> "Compar
             return
         done[name, seed] = accuracy
         if len(done) == 1:
-            terminal.say(f"   MRR {accuracy:.3f}.")
+            terminal.say(f"   MRR {accuracy:.3f}.{_remark(folder / name / f'seed-{seed}')}")
             terminal.say(
                 f"\n3. Batches of similar letters (Auto) against random ones, {SEEDS} seeds:"
             )
@@ -124,6 +124,18 @@ def _comparison(letters: "Letters", folder: Path, terminal: Terminal) -> "Compar
         f"{100 * gain.high:+.1f}): {reading}.\n"
     )
     return result
+
+
+def _remark(folder: Path) -> str:
+    """What the last readings of a run say about its batches."""
+    from eigenbatch.runs import read_run
+    from eigenbatch.runs.findings import episodes
+
+    found = episodes(read_run(folder).metrics.records["diagnoses"])
+    easy = [one for one in found if one.name == "easy batches"]
+    if not easy:
+        return ""
+    return f" Step {easy[-1].last:.0f}, remark: easy batches.\n   {easy[-1].last_evidence}"
 
 
 def _warner(terminal: Terminal) -> Callable[[str], None]:

@@ -53,7 +53,7 @@ class RunMemory:
         self._streaks: dict[str, int] = {}
         self._misplaced: deque[float] = deque(maxlen=WINDOW)
         self._losses: deque[float] = deque(maxlen=LOSSES)
-        self._solved_at: int | None = None
+        self._solved_since: int | None = None
 
     @torch.no_grad()
     def marks(self, contrast: Contrast, ranks: Ranks | None) -> Marks:
@@ -74,8 +74,10 @@ class RunMemory:
     def add(self, marks: Marks, negatives: Negatives, softmax: Softmax, step: int) -> Course:
         """The course up to this reading, which becomes part of the memory."""
         loss = softmax.loss
-        if self._solved_at is None and negatives.is_solved(softmax.negatives):
-            self._solved_at = step
+        if not negatives.is_solved(softmax.negatives):
+            self._solved_since = None
+        elif self._solved_since is None:
+            self._solved_since = step
         movement = {
             side: sketch.moved(self._first[side])
             for side, sketch in marks.sketches.items()
@@ -100,7 +102,7 @@ class RunMemory:
             repetition=marks.repetition,
             misplaced_share=fmean(self._misplaced) if enough else None,
             loss_drop=self._losses[0] - loss if len(self._losses) == LOSSES else None,
-            solved_at=self._solved_at,
+            solved_since=self._solved_since,
         )
 
     def count(self, names: set[str]) -> None:
@@ -119,7 +121,7 @@ class RunMemory:
             "streaks": dict(self._streaks),
             "misplaced": list(self._misplaced),
             "losses": list(self._losses),
-            "solved_at": self._solved_at,
+            "solved_since": self._solved_since,
         }
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
@@ -130,10 +132,10 @@ class RunMemory:
             "streaks": _are_counts,
             "misplaced": are_numbers,
             "losses": are_numbers,
-            "solved_at": lambda value: value is None or is_count(value),
+            "solved_since": lambda value: value is None or is_count(value),
         }
-        older = isinstance(state, dict) and "solved_at" not in state  # as version 0.1
-        check_entries(state | {"solved_at": None} if older else state, "course", entries)
+        older = isinstance(state, dict) and "solved_since" not in state  # as version 0.1
+        check_entries(state | {"solved_since": None} if older else state, "course", entries)
         for one in state["first"].values():
             sketch = {"count": is_count, "noise": is_number, "second": _is_square}
             check_entries(one, "sketch", sketch)
@@ -153,7 +155,7 @@ class RunMemory:
         self._streaks = dict(state["streaks"])
         self._misplaced = deque(state["misplaced"], maxlen=WINDOW)
         self._losses = deque(state["losses"], maxlen=LOSSES)
-        self._solved_at = state.get("solved_at")
+        self._solved_since = state.get("solved_since")
         self._rows = None
 
 

@@ -141,4 +141,4 @@ class Course:
     repetition: float | None = None  # likeness of row i to row i of the reading before
     misplaced_share: float | None = None  # mean over the last readings
     loss_drop: float | None = None  # over the last three readings
-    solved_at: int | None = None  # step of the first reading in which the task was solved
+    solved_since: int | None = None  # step from which on every reading was solved

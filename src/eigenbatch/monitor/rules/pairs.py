@@ -28,13 +28,14 @@ def task_solved(reading: "Reading") -> Diagnosis | None:
     """Every positive beats all negatives: nothing is left to learn, or it was too easy.
 
     Only in a run: embeddings of a trained model are expected to be solved. Two towers on good data
-    solve random batches within some hundred steps; they are warned about if it took fewer.
+    solve random batches within some hundred steps; they are warned about if it took fewer and
+    lasted ever since.
     """
     course, count = reading.course, reading.softmax.negatives
     early = reading.step is not None and reading.step < limit.EARLY_STEPS
     if course is None or early or not reading.negatives.is_solved(count):
         return None
-    fast = course.solved_at is not None and course.solved_at <= limit.SOLVED_FAST
+    fast = course.solved_since is not None and course.solved_since <= limit.SOLVED_FAST
     if reading.towers is not None and not fast:
         return None  # easy_batches says what to do
     return Diagnosis(
