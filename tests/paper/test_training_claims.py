@@ -181,26 +181,28 @@ def test_one_figure_decides_the_readings_claims(name, change):
     assert claim(name).judge(bad).outcome == "does not reproduce"
 
 
-@pytest.mark.parametrize(("active", "passive", "outcome"), [
-    (0.855, 0.855, "reproduced"), (0.5, 0.855, "holds under stated conditions"),
-    (0.855, 2.0, "holds under stated conditions"), (2.0, 0.855, "does not reproduce"),
+@pytest.mark.parametrize(("active", "passive", "bound", "outcome"), [
+    (0.855, 0.855, 9.0, "reproduced"), (0.5, 0.855, 9.0, "holds under stated conditions"),
+    (0.855, 2.0, 9.0, "holds under stated conditions"), (2.0, 0.855, 9.0, "does not reproduce"),
+    (0.855, 0.855, 0.1, "holds under stated conditions"),
 ])  # fmt: skip
-def test_whitening_is_judged_by_the_ratio_of_variances(active, passive, outcome):
+def test_whitening_is_judged_by_the_ratio_of_variances(active, passive, bound, outcome):
     def gradient(noise, seed):
         noise *= 1 + 0.01 * seed
         return [5 + (1 if i % 2 else -1) * (noise if i // 10 % 2 else 1.0) for i in range(80)]
 
     spans = {"whiten_period": 10, "whiten_after": 0}
     sigma, raw = [1.05 / 16] * 80, [5 + (1 if i % 2 else -1) for i in range(80)]
+    shared = {"sigma_hat": sigma, "gradient_rolling_variance_bound": [bound] * 80}
     rows = [
         row
         for seed in range(3)
         for row in (
             curve(seed, arm="active", **spans)
-            | {"readings": {"gradient": gradient(active, seed), "sigma_hat": sigma}},
+            | {"readings": shared | {"gradient": gradient(active, seed)}},
             curve(seed, arm="passive", **spans)
             | {
-                "readings": {"gradient": raw, "sigma_hat": sigma},
+                "readings": shared | {"gradient": raw},
                 "copies": {"gradient": gradient(passive, seed), "sigma_hat": sigma},
             },
         )
