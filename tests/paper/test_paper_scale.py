@@ -98,13 +98,3 @@ def test_every_training_claim_of_the_paper_is_started():
         for n in NAMES
         if claim(n).needs("paper") - {"multi30k"}  # sentence pairs: see test_pairs
     }
-
-
-def test_every_run_of_the_small_scale_can_be_made(tmp_path):
-    place = Place(tmp_path, {"": tmp_path})
-    for name in NAMES:
-        for chunk in claim(name).chunks("small"):
-            if "recipe" in chunk.settings:
-                run = training_chunks.run_of(chunk, place)
-                assert run.data.directory == tmp_path
-                assert run.batches.fill_cache

@@ -52,3 +52,13 @@ def test_the_table_is_whole_markdown():
     lines = markdown().splitlines()
     assert len(lines) == len(PRINTED) + 2
     assert len({line.count("|") for line in lines}) == 1
+
+
+def test_every_run_of_the_small_scale_can_be_made(tmp_path):
+    place = Place(tmp_path, {"": tmp_path})
+    for name in NAMES:
+        for chunk in claim(name).chunks("small"):
+            if "recipe" in chunk.settings:
+                run = run_of(chunk, place)
+                assert run.data.directory == tmp_path
+                assert run.batches.fill_cache
