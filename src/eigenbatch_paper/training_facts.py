@@ -179,7 +179,7 @@ def draw_differences(
         if math.isfinite(one.mean):
             axes.errorbar(100 * one.mean, place, xerr=100 * half, fmt="o", color=colour, capsize=3)
         else:
-            axes.text(0, place, " target not reached", va="center", color=colour)
+            axes.text(0, place, " no value in some run", va="center", color=colour)
     axes.axvline(0, color=FAINT, lw=1)
     axes.set_yticks(range(len(names)), [LABELS.get(name, name) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
