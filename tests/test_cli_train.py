@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -40,8 +41,38 @@ def test_compare_prints_one_row_a_selector(tmp_path):
     assert "random" in result.output
     assert "p1" in result.output
     assert "2 seeds, paired" in result.output
-    assert "too few seeds for intervals" in result.output
+    told = " ".join(result.output.split())
+    assert "2 seeds: the gains show a direction; whether it is luck cannot be said" in told
+    assert "significant" not in told
     assert "±" not in result.output
+    assert told.startswith("compare: 2 selectors x 2 seeds of simclr on digits")
+    assert f"runs in {tmp_path}" in result.output.replace("\n", "")
+
+
+def test_your_own_encoder_is_found_in_the_current_folder(tmp_path, monkeypatch):
+    code = (
+        "from torch import nn\n"
+        "def tiny():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5))\n"
+    )
+    (tmp_path / "my_tiny_encoder.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    small = [word for text in SETTINGS if "encoder" not in text for word in ("--set", text)]
+    words = ["--seeds", 1, "--encoder", "my_tiny_encoder:tiny", *small]
+    result = run("compare", "--selectors", "random,p1", *words, "--out", tmp_path / "runs")
+    assert result.exit_code == 0, result.output
+    manifest = json.loads((tmp_path / "runs" / "p1" / "seed-0" / "manifest.json").read_text())
+    assert manifest["config"]["encoder"]["function"] == "my_tiny_encoder:tiny"
+
+
+def test_a_long_run_says_where_it_is_when_its_output_is_piped(tmp_path, monkeypatch):
+    monkeypatch.setattr("eigenbatch.train.progress.EVERY_SECONDS", 0.0)
+    result = run("train", *SMALL, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0].startswith("train: simclr on digits, encoder convnet, batches of")
+    assert re.search(r"run: epoch 0 of 1, step 1 of \d+, loss \d", result.output)
 
 
 @pytest.mark.parametrize(

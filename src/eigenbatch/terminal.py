@@ -93,7 +93,7 @@ def show_comparison(result: "Comparison", console: Console) -> None:
     """One row a selector: means over seeds, and paired differences to the first."""
     seeds = len(result.entries[0].summaries)
     enough = all(entry.accuracy_gain.enough for entry in result.entries)
-    doubt = "± is the 95 % CI" if enough else "too few seeds for intervals"
+    doubt = "± is the 95 % CI" if enough else "no intervals"
     title = f"{seeds} seeds, paired; target {result.target:.3f} kNN accuracy; {doubt}"
     gains = _plain_table("selector", "kNN", "gain", "p", "time", "saved", "p")
     curves = _plain_table("selector", "epochs", "AUAC", "AULC", "R_eff", "sigma", "share")
@@ -127,7 +127,14 @@ def show_comparison(result: "Comparison", console: Console) -> None:
         "top eigenvalue, !N if N runs collapsed; share: of time spent on selection",
         style="dim",
     )
-    if not any(e.accuracy_gain.significant or e.time_saved.significant for e in result.entries[1:]):
+    if not enough:
+        console.print(
+            f"{seeds} seed{'s' * (seeds > 1)}: the gains show a direction; whether it is luck "
+            "cannot be said. 3 seeds give an interval, 5 or more find small differences."
+        )
+    elif not any(
+        e.accuracy_gain.significant or e.time_saved.significant for e in result.entries[1:]
+    ):
         console.print("No difference is significant at 95 %: more seeds, or no effect.")
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,22 @@ Data = Annotated[
     str | None,
     typer.Option(help="digits, cifar10, cifar100, pairs, or a folder or zip of pictures."),
 ]
+
+
+Encoder = Annotated[
+    str | None,
+    typer.Option(help="convnet, resnet18, resnet50, or your own as package.module:function."),
+]
+
+
+def encoder_settings(encoder: str | None) -> list[str]:
+    """What --encoder sets; a module may lie in the current folder."""
+    if encoder is None:
+        return []
+    if ":" in encoder:
+        sys.path.append(str(Path.cwd()))
+        return ["encoder=function", f"encoder.function={encoder}"]
+    return [f"encoder={encoder}"]
 
 
 def _version(wanted: bool) -> None:

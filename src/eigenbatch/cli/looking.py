@@ -109,6 +109,7 @@ def embed(
             if weights.suffix != ".safetensors":
                 raise ParameterError(f"--weights must end with .safetensors, got {str(weights)!r}")
             check_output(weights)
+        terminal.say(f"embed: pictures in {pictures} with the encoder of {run}, to {out}")
         with chunk_progress(terminal.console()) as advance:
             found = embed_pictures(
                 run, pictures, workers=workers,

@@ -10,9 +10,11 @@ from rich.table import Table
 from eigenbatch.cli.command import (
     Data,
     DataDir,
+    Encoder,
     Settings,
     app,
     check_out,
+    encoder_settings,
     errors,
     interruptible,
     resumable,
@@ -28,6 +30,7 @@ def train(
     context: typer.Context,
     data: Data = None,
     method: Annotated[str | None, typer.Option(help="simclr, moco, supcon or clip.")] = None,
+    encoder: Encoder = None,
     selector: Annotated[str | None, typer.Option(help=SELECTORS)] = None,
     recipe: Annotated[
         str | None, typer.Option(help="Settings to start from; by default those that fit --data.")
@@ -50,6 +53,7 @@ def train(
         check_out(out)
         chosen = [f"batches.selector={selector}"] if selector else []
         chosen += [f"method={method}"] if method else []
+        chosen += encoder_settings(encoder)
         from eigenbatch.train.launch import fresh, resumed
 
         run = (
@@ -62,6 +66,7 @@ def train(
         from eigenbatch.train.progress import progress_bar
         from eigenbatch.train.trainer import train as start
 
+        terminal.say(f"{'resume' if resume else 'train'}: {run.summary()}; run directory {out}")
         watch = progress_bar(terminal.console(), f"{out.parent.name}/{out.name}")
         start(run, out, resume=resume, watch=watch, devices=devices)
         record = read_run(out)
@@ -87,6 +92,7 @@ def compare(
     ] = "random,p3,greedy-64",
     seeds: Annotated[int, typer.Option(help="Runs of each selector, paired by seed.")] = 3,
     data: Data = None,
+    encoder: Encoder = None,
     recipe: Annotated[str | None, typer.Option(help="Settings to start from.")] = None,
     data_dir: DataDir = None,
     setting: Settings = None,
@@ -112,7 +118,11 @@ def compare(
             check_selector(name)
         from eigenbatch.train.launch import configured
 
-        run = configured(recipe, data, data_dir, setting or [])
+        run = configured(recipe, data, data_dir, [*encoder_settings(encoder), *(setting or [])])
+        terminal.say(
+            f"compare: {len(names)} selectors x {seeds} seeds of {run.summary(selector=False)}; "
+            f"runs in {out}, finished ones are kept"
+        )
         from eigenbatch.train.comparing import compare_selectors
 
         with resumable(terminal), live_runs(console, names, seeds) as progress:

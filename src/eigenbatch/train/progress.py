@@ -1,6 +1,10 @@
-"""A progress bar for a run: epoch, loss, effective rank of the batch, selection time, ETA."""
+"""A progress bar for a run: epoch, loss, effective rank of the batch, selection time, ETA.
+
+Without a terminal, a line now and then.
+"""
 
 import math
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,11 +33,16 @@ def progress_bar(console: Console, title: str) -> "Callable[[Assembled], list[Ob
     return of
 
 
+EVERY_SECONDS = 10.0
+"""Between two lines where there is no terminal."""
+
+
 class ProgressBar(Observer):
     """Shows the state of a run; made for one run at a time."""
 
     def __init__(self, sampler: SpectralBatchSampler, title: str, console: Console) -> None:
-        self.sampler = sampler
+        self.sampler, self.title, self.console = sampler, title, console
+        self._said = time.monotonic()
         self._bar = Progress(
             TextColumn(title),
             BarColumn(bar_width=24),
@@ -60,6 +69,13 @@ class ProgressBar(Observer):
             rank, seconds = chosen["sampler/participation_ratio"], chosen["sampler/seconds"]
             facts += f"  R_eff {rank:.1f}  selection {1e3 * seconds:.0f} ms"
         self._bar.update(self._task, completed=training.step, epoch=training.epoch, facts=facts)
+        if not self.console.is_terminal and time.monotonic() - self._said > EVERY_SECONDS:
+            self._said = time.monotonic()
+            total = training.epochs * len(training.loader)
+            self.console.print(
+                f"{self.title}: epoch {training.epoch} of {training.epochs}, step {training.step} "
+                f"of {total}, {facts}"
+            )
 
     def on_end(self, training: Training) -> None:
         """Remove the bar."""

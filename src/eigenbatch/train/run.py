@@ -54,6 +54,16 @@ class Run(Config):
                 "sentences (pairs) need encoder=wordbag, images another one"
             )
 
+    def summary(self, *, selector: bool = True) -> str:
+        """One line for people: what is trained, on what, how long."""
+        batches = f"batches of {self.batches.batch_size}"
+        if selector:
+            batches += f" ({self.batches.selector}), seed {self.seed}"
+        return (
+            f"{self.method.kind} on {self.data.kind}, encoder {self.encoder.kind}, {batches}, "
+            f"{self.budget.epochs} epoch{'s' * (self.budget.epochs > 1)}"
+        )
+
 
 def load_run(directory: RunDirectory) -> Run:
     """The run whose settings a manifest holds."""
