@@ -31,8 +31,11 @@ format: $(VENV)/dev.stamp
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks $(BENCH)
 
-docs: $(VENV)/docs.stamp
+# The site, and on it the page of the demo as an example; its runs are kept.
+docs: $(VENV)/docs.stamp $(VENV)/cli,report,train.stamp
 	$(BIN)/mkdocs build --strict
+	$(BIN)/eigenbatch demo --out runs/demo
+	$(BIN)/eigenbatch report runs/demo --out site/demo.html
 
 clean:
 	rm -rf $(VENV) site build dist runs
