@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from eigenbatch.errors import ParameterError, RowError, RunError
+from eigenbatch.missing import require
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.runs.comparison import read_if_finished
 from eigenbatch.runs.directory import RunDirectory
@@ -38,6 +39,8 @@ from eigenbatch.train.observers import (
 )
 from eigenbatch.train.run import Run, differences, load_run
 from eigenbatch.train.settings import to_plain
+
+require("kornia", "lightning")  # looked for, not imported: whoever trains has the extra
 
 logger = logging.getLogger("eigenbatch")
 
