@@ -169,6 +169,11 @@ def test_many_runs_are_drawn_as_one_band_per_group(browser, tmp_path):
     assert browser.run("document.querySelector('[data-chart=band]').data.length") > 0
 
 
+def test_zero_is_in_sight_where_gains_are_drawn(opened):
+    low, high = opened.run("document.querySelector('[data-chart=paired]')._fullLayout.xaxis.range")
+    assert low <= 0 <= high
+
+
 def test_the_untrained_encoder_has_a_line(browser, tmp_path):
     folder = write_training_run(tmp_path / "run")
     with (folder / "metrics.jsonl").open("a") as file:

@@ -167,7 +167,7 @@
       });
       return [traces, {
         height: 90 + Math.max(46, 18 * Math.max(1, ...names.map((name) => name.split("<br>").length))) * Math.max(1, pairs.length),
-        xaxis: { title: { text: chart.axis, standoff: 6 }, zeroline: true, zerolinewidth: 2, zerolinecolor: css("--soft") },
+        xaxis: { title: { text: chart.axis, standoff: 6 }, rangemode: "tozero", zeroline: true, zerolinewidth: 2, zerolinecolor: css("--soft") },
         yaxis: { title: { text: "" }, tickvals: pairs.map((_, row) => pairs.length - row), ticktext: names, range: [0.4, pairs.length + 0.6] },
       }];
     },
