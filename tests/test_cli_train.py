@@ -66,6 +66,26 @@ def test_your_own_encoder_is_found_in_the_current_folder(tmp_path, monkeypatch):
     assert manifest["config"]["encoder"]["function"] == "my_tiny_encoder:tiny"
 
 
+def test_pictures_without_labels_cannot_be_compared_and_pairs_are_by_rank(tmp_path):
+    (tmp_path / "pictures").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "pictures" / "one.png")
+    folder = ["--data", tmp_path / "pictures", "--set", "data.labels=false"]
+    result = run("compare", *folder, "--out", tmp_path / "none")
+    assert result.exit_code == 2
+    assert "data.labels=false has none" in " ".join(result.output.split())
+    for name in ("first", "second"):
+        lines = [f"{name}{i} word{i % 7}" for i in range(80)]
+        (tmp_path / name).write_text("\n".join(lines))
+    sides = [f"data.{name}={tmp_path / name}" for name in ("first", "second")]
+    settings = ["data=pairs", "method=clip", "budget.epochs=1", "batches.batch_size=16", *sides]
+    words = [word for text in settings for word in ("--set", text)]
+    both = ["compare", "--selectors", "random,p1", "--seeds", 1]
+    result = run(*both, *words, "--out", tmp_path / "pairs")
+    assert result.exit_code == 0, result.output
+    assert "random, seed 0: MRR 0." in result.output
+    assert "kNN" not in result.output
+
+
 def test_a_long_run_says_where_it_is_when_its_output_is_piped(tmp_path, monkeypatch):
     monkeypatch.setattr("eigenbatch.train.progress.EVERY_SECONDS", 0.0)
     result = run("train", *SMALL, "--out", tmp_path / "run")

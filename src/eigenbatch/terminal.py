@@ -89,13 +89,13 @@ def show_findings(findings: Sequence["Episode"], console: Console) -> None:
         console.print(reasons)
 
 
-def show_comparison(result: "Comparison", console: Console) -> None:
+def show_comparison(result: "Comparison", console: Console, measure: str = "kNN") -> None:
     """One row a selector: means over seeds, and paired differences to the first."""
     seeds = len(result.entries[0].summaries)
     enough = all(entry.accuracy_gain.enough for entry in result.entries)
     doubt = "± is the 95 % CI" if enough else "no intervals"
-    title = f"{seeds} seeds, paired; target {result.target:.3f} kNN accuracy; {doubt}"
-    gains = _plain_table("selector", "kNN", "gain", "p", "time", "saved", "p")
+    title = f"{seeds} seeds, paired; target {measure} {result.target:.3f}; {doubt}"
+    gains = _plain_table("selector", measure, "gain", "p", "time", "saved", "p")
     curves = _plain_table("selector", "epochs", "AUAC", "AULC", "R_eff", "sigma", "share")
     for entry in result.entries:
         runs, first = entry.summaries, entry is result.entries[0]
@@ -140,7 +140,7 @@ def show_comparison(result: "Comparison", console: Console) -> None:
 
 @contextmanager
 def live_runs(
-    console: Console, selectors: Sequence[str], seeds: int
+    console: Console, selectors: Sequence[str], seeds: int, measure: str = "kNN"
 ) -> Iterator[Callable[[str, int, float | None], None]]:
     """A table of selectors by seeds that fills while runs finish; call it with each accuracy.
 
@@ -149,7 +149,7 @@ def live_runs(
     cells = {(name, seed): "" for name in selectors for seed in range(seeds)}
 
     def table() -> Table:
-        grid = _plain_table("kNN accuracy", *(f"seed {seed}" for seed in range(seeds)))
+        grid = _plain_table(measure, *(f"seed {seed}" for seed in range(seeds)))
         for name in selectors:
             grid.add_row(name, *(cells[name, seed] for seed in range(seeds)))
         return grid
@@ -158,7 +158,7 @@ def live_runs(
 
         def tell(name: str, seed: int, accuracy: float | None) -> None:
             if accuracy is not None:
-                console.print(f"{name}, seed {seed}: kNN {accuracy:.3f}")
+                console.print(f"{name}, seed {seed}: {measure} {accuracy:.3f}")
 
         yield tell
         return

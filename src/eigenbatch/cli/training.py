@@ -116,20 +116,22 @@ def compare(
         check_comparison(names, seeds, target)
         for name in names:
             check_selector(name)
-        from eigenbatch.train.launch import configured
+        from eigenbatch.train.launch import check_comparable, configured
 
         run = configured(recipe, data, data_dir, [*encoder_settings(encoder), *(setting or [])])
+        check_comparable(run)
+        measure = "MRR" if run.method.pairs else "kNN"
         terminal.say(
             f"compare: {len(names)} selectors x {seeds} seeds of {run.summary(selector=False)}; "
             f"runs in {out}, finished ones are kept"
         )
         from eigenbatch.train.comparing import compare_selectors
 
-        with resumable(terminal), live_runs(console, names, seeds) as progress:
+        with resumable(terminal), live_runs(console, names, seeds, measure) as progress:
             result = compare_selectors(
                 run, names, seeds, out, target=target, progress=progress, console=console
             )
-    show_comparison(result, console)
+    show_comparison(result, console, measure)
     terminal.say(f"runs: {out}")
     terminal.result(asdict(result))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from eigenbatch.errors import ParameterError
 from eigenbatch.runs.directory import RunDirectory
-from eigenbatch.train.data import DataConfig
+from eigenbatch.train.data import DataConfig, FolderConfig
 from eigenbatch.train.recipes import FITTING
 from eigenbatch.train.recipes import recipe as recipe_named
 from eigenbatch.train.run import Run, load_run
@@ -43,6 +43,15 @@ def configured(
     run = override(run, kinds_first)
     run.validate()
     return run
+
+
+def check_comparable(run: Run) -> None:
+    """Raise, before anything is trained, if runs would have no accuracy to compare."""
+    if isinstance(run.data, FolderConfig) and not run.data.labels:
+        raise ParameterError(
+            "compare needs an accuracy, and data.labels=false has none: sort the pictures into "
+            "classes, or compare a metric of your own with eigenbatch.compare in Python"
+        )
 
 
 def _data_settings(data: str | None, data_dir: Path | None) -> list[str]:
