@@ -27,7 +27,8 @@ SIZE, DIM, BATCH, SEEDS = 29_000, 128, 256, 4
 
 def main() -> str:
     torch.set_num_threads(1)
-    return "\n\n".join([whole_cache(), others(), hardness(), large_cache(), duplicates()])
+    tables = [whole_cache(), others(), hardness(), large_cache(), indexed(), duplicates()]
+    return "\n\n".join(tables)
 
 
 def rows_of(size: int, dim: int = DIM, *, clusters: int = 500, seed: int = 0) -> Tensor:
@@ -116,9 +117,14 @@ def others() -> str:
         ).fit(pool)
     else:
         missing.append("apricot")
+    if find_spec("sentence_transformers"):
+        functions["mine_hard_negatives, all of 2,900 samples (11 batches)"] = mined(rows)
+    else:
+        missing.append("sentence-transformers")
     timings = alternate(functions, rounds=5, pause=0.01)
     lines = [
-        "Other libraries for a batch of the same size:\n",
+        "Other libraries for a batch of the same size. mine_hard_negatives (sentence-transformers) "
+        "finds 63 negatives for each of a tenth of the samples, embeddings given:\n",
         "| | ms | ratio |\n| --- | --- | --- |",
     ]
     ours = next(iter(functions))
@@ -128,6 +134,39 @@ def others() -> str:
     ]
     note = f"\nNot installed here, so not timed: {', '.join(missing)}." if missing else ""
     return "\n".join(lines) + note
+
+
+def mined(rows: Tensor) -> Callable[[], object]:
+    """mine_hard_negatives for a tenth of the samples, as many negatives as a batch has."""
+    from contextlib import redirect_stderr, redirect_stdout
+    from io import StringIO
+
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.util import mine_hard_negatives
+
+    some = rows[: SIZE // 10].numpy()
+
+    class Known(SentenceTransformer):
+        """Looks embeddings up: only the search is timed."""
+
+        def __init__(self) -> None:
+            super().__init__(modules=[torch.nn.Identity()])
+
+        def encode(self, inputs, **_):  # type: ignore[no-untyped-def]
+            return some[[int(text.split()[1]) for text in inputs]]
+
+    texts = [f"text {i}" for i in range(len(some))]
+    pairs = Dataset.from_dict({"anchor": texts, "positive": texts[::-1]})
+    model = Known()
+
+    def mine() -> None:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            mine_hard_negatives(
+                pairs, model, num_negatives=BATCH // SEEDS - 1, range_max=BATCH, verbose=False
+            )
+
+    return mine
 
 
 def hardness() -> str:
@@ -183,6 +222,41 @@ def large_cache(size: int = 1_280_000) -> str:
         "| candidates | cosine |\n| --- | --- |",
     ]
     lines += [f"| {name} | {median(values):.3f} |" for name, values in found.items()]
+    return "\n".join(lines)
+
+
+def indexed(sizes: tuple[int, ...] = (100_000, 400_000)) -> str:
+    """An index by size: what a search costs and finds; extrapolated to 10^8 rows on paper."""
+    if not find_spec("faiss"):
+        return "faiss is not installed: no index was timed."
+    import faiss
+
+    from eigenbatch.sampling import NeighbourIndex
+
+    faiss.omp_set_num_threads(1)
+    lines = [
+        "`NeighbourIndex`, one thread, 192 neighbours of each of 4 seeds:\n",
+        "| rows | kept | probes | build | search | recall of 63 | rows compared |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for size in sizes:
+        cache = filled(size)
+        for probes, kept in ((32, None), (128, None), (128, 32)):
+            index = NeighbourIndex(cache, probes=probes, bytes=kept)
+            start = time.perf_counter()
+            index.build()
+            built, lists = time.perf_counter() - start, index._index.nlist
+            seeds = torch.randint(size, (20, SEEDS), generator=torch.Generator().manual_seed(2))
+            seconds = []
+            for ids in seeds:
+                start = time.perf_counter()
+                index.neighbours(ids, 3 * BATCH // SEEDS)
+                seconds.append(time.perf_counter() - start)
+            lines.append(
+                f"| {size:,} | {'half precision' if kept is None else f'{kept} bytes'} | {probes} "
+                f"| {built:.0f} s | {1e3 * median(seconds):.1f} ms | {index.recall():.2f} "
+                f"| {lists + probes * size // lists:,} |"
+            )
     return "\n".join(lines)
 
 

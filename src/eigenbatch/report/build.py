@@ -32,6 +32,7 @@ FINALS = {
 OUTCOMES = {
     "reproduced": "good",
     "holds under stated conditions": "partly",
+    "inconclusive": "open",
     "does not reproduce": "bad",
 }
 
