@@ -11,6 +11,7 @@ from eigenbatch import Auto, Random, Recorder, demo
 from eigenbatch.cli import app
 from eigenbatch.cli import demo as command
 from eigenbatch.runs import RunRecord, read_run
+from eigenbatch.runs.findings import worth_saying
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,9 @@ def test_the_mistake_is_named_early_and_harms_and_the_remedy_and_hard_batches_he
         demo.train(letters, Random(), 0, recorder, same_view=True, epochs=3, say=said.append)
     mistake = read_run(tmp_path / "mistake")
     assert "identical views" in said[0]
-    assert int(said[0].split()[1].rstrip(",")) <= 50
+    step = int(said[0].split()[1].rstrip(","))
+    assert step <= 50
+    assert step == worth_saying(mistake.metrics.records["diagnoses"])[0].first  # as on the page
     untrained = float(mistake.series["mrr"].value[0])
     random = trained(letters, tmp_path / "random").final("mrr")
     hard = Auto(demo.TAU, target=0.7)

@@ -105,8 +105,8 @@ def train(
         cache.update(ids, z1.detach(), z2.detach())
         recorder.log(step, epoch=epoch, loss=loss.item())
         recorder.reading(monitor(z1, z2, layout="cross"))
-        if step % len(sampler) == 0:
-            recorder.log(step, epoch=epoch + 1, mrr=retrieval(encoder, letters))
+        if (step + 1) % len(sampler) == 0:
+            recorder.log(step + 1, epoch=epoch + 1, mrr=retrieval(encoder, letters))
 
 
 def new_encoder(seed: int) -> nn.Module:
@@ -144,10 +144,10 @@ def retrieval(encoder: nn.Module, letters: Letters) -> float:
 
 
 def _batches(sampler: SpectralBatchSampler, epochs: int) -> Iterator[tuple[int, int, Tensor]]:
-    """Number of the step from 1, epoch, ids."""
+    """Number of the step from 0, as the monitor counts; epoch; ids."""
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
-        for number, ids in enumerate(sampler, start=1):
+        for number, ids in enumerate(sampler):
             yield epoch * len(sampler) + number, epoch, torch.as_tensor(ids)
 
 
