@@ -1,6 +1,7 @@
 """The command line as a user or a CI job calls it: output, page and exit code."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+from eigenbatch.__main__ import main
 from eigenbatch.cli import app
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.files import FileFormatError
@@ -206,6 +208,15 @@ def test_quiet_prints_nothing_but_still_writes_the_page(tmp_path: Path) -> None:
     result = call("diagnose", first, "--html", page, "--quiet")
     assert (result.exit_code, result.output) == (0, "")
     assert "Spectrum of 128 rows" in page.read_text()
+
+
+def test_waiting_threads_sleep_unless_the_user_decides_otherwise(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["eigenbatch", "--version"])
+    for given in (None, "ACTIVE"):
+        monkeypatch.setattr(os, "environ", {} if given is None else {"OMP_WAIT_POLICY": given})
+        with pytest.raises(SystemExit):
+            main()
+        assert os.environ["OMP_WAIT_POLICY"] == (given or "PASSIVE")
 
 
 def test_debug_shows_the_exception_itself(tmp_path: Path) -> None:

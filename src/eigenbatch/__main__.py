@@ -1,12 +1,18 @@
 """Entry point of the `eigenbatch` command: says what to install when the command line is absent."""
 
+import os
 import sys
 
 from eigenbatch.missing import remedy
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line.
+
+    Threads of torch that wait for each other sleep instead of spinning: on cores that are shared
+    with other programs, spinning makes a command ten times slower.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         from eigenbatch.cli import app
     except KeyboardInterrupt:
