@@ -17,6 +17,7 @@ from eigenbatch.monitor.diagnose import diagnose, diagnose_cloud
 from eigenbatch.monitor.diagnosis import Diagnosis
 from eigenbatch.monitor.measure import inputs_of, read_batch
 from eigenbatch.monitor.reading import Reading, cloud_scalars
+from eigenbatch.monitor.rules.pairs import selection_pays
 from eigenbatch.monitor.thresholds import SATURATED_ALIGNMENT, SOLVED_SHARE
 
 
@@ -159,6 +160,12 @@ def _summary(reading: Reading) -> Section:
                 f"{reading.negatives.solved_share:.1%}",
                 f"of anchors; above {SOLVED_SHARE:.0%} the task is solved",
             ),
+            Line(
+                "force of hard batches",
+                f"{reading.negatives.hard_force_ratio:.1f}x",
+                f"{'would' if selection_pays(reading) else 'would hardly'} pay: predicted for "
+                "batches of neighbours, over this batch",
+            ),
         ),
     )
 
@@ -245,6 +252,12 @@ def _negatives(reading: Reading) -> Section:
                 "positive beats all negatives",
                 f"{negatives.solved_share:.1%}",
                 f"of anchors; above {SOLVED_SHARE:.0%} the task is solved",
+            ),
+            Line(
+                "force of hard batches",
+                f"{reading.negatives.hard_force_ratio:.1f}x",
+                f"{'would' if selection_pays(reading) else 'would hardly'} pay: predicted for "
+                "batches of neighbours, over this batch",
             ),
         ),
     )
