@@ -45,7 +45,7 @@ from eigenbatch.integrations.lightning import SpectralCallback
 from eigenbatch.integrations.sinks import JsonLines, TensorBoard, WeightsAndBiases
 from eigenbatch.integrations.torchmetrics import SpectralMetric
 from eigenbatch.integrations.transformers import SpectralTrainerCallback
-from eigenbatch.monitor import read_batch
+from eigenbatch.monitor import OnlineProbe, read_batch
 from eigenbatch.sampling import NeighbourIndex
 from eigenbatch.selectors import (
     AfterBatches,
@@ -245,6 +245,10 @@ def stateful():
         "EmbeddingCache.unit_rows": (made.unit_rows, {"ids": IDS}),
         "EmbeddingCache.update_synchronized": (made.update_synchronized,
                                                {"ids": IDS, "z": Z, "second": None, "group": None}),
+        "OnlineProbe": (OnlineProbe, {"classes": 3, "memory": 8, "window": 2}),
+        "OnlineProbe.__call__": (OnlineProbe(3), {"z": Z, "labels": IDS % 3}),
+        "OnlineProbe.load_state_dict": (OnlineProbe(3).load_state_dict,
+                                        {"state": OnlineProbe(3).state_dict()}),
         "IndexedDataset": (IndexedDataset, {"dataset": [1, 2]}),
         "NeighbourIndex": (NeighbourIndex, {"cache": made, "lists": 1, "probes": 1, "bytes": None,
                                             "every": 1}),
@@ -291,7 +295,8 @@ def adapters():
     }
     return {
         "SpectralCallback": (SpectralCallback, callback | {
-            "embeddings": lambda outputs: (Z, Z), "name": "spectral"}),
+            "embeddings": lambda outputs: (Z, Z), "name": "spectral", "probe": None,
+            "labels": len}),
         "SpectralTrainerCallback": (SpectralTrainerCallback, callback | {
             "embedding": lambda output: Z}),
         "SpectralMetric": (SpectralMetric, {"dimension": 4}),

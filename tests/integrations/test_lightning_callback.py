@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from eigenbatch import Contrast, EmbeddingCache, Greedy, IndexedDataset, SpectralBatchSampler
 from eigenbatch.errors import ParameterError
 from eigenbatch.integrations.lightning import SpectralCallback
+from eigenbatch.monitor import OnlineProbe
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.stopping import StopOn
 from eigenbatch.runs import read_run
@@ -265,3 +266,29 @@ def test_a_resumed_run_continues_with_the_same_batches_and_cache(tmp_path: Path,
     assert second.seen == whole.seen[stop:]
     assert torch.equal(restored.get(torch.arange(5)), cache.get(torch.arange(5)))
     assert callback.monitor.state_dict()["step"] == 3 * STEPS
+
+
+def test_an_online_probe_is_logged_recorded_and_saved(tmp_path: Path) -> None:
+    class Labelled(SimCLR):
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch, batch_idx) | {
+                "labels": batch[0][:, 0].sign().long().clamp(min=0)
+            }
+
+    probe = OnlineProbe(2)
+    callback = SpectralCallback(
+        SpectralMonitor(TAU, every=4, quiet=True), probe=probe, record=tmp_path / "run"
+    )
+    fit(Labelled(), callback, tmp_path)
+    found = read_run(tmp_path / "run").series["online_linear"].value
+    assert found[-1] > 0.6  # the label is the sign of an input
+    state = callback.state_dict()
+    other = SpectralCallback(SpectralMonitor(TAU, every=4, quiet=True), probe=OnlineProbe(2))
+    other.load_state_dict(state)
+    assert torch.equal(other.state_dict()["probe"]["weight"], state["probe"]["weight"])
+
+
+def test_a_probe_without_labels_is_explained(tmp_path: Path) -> None:
+    callback = SpectralCallback(SpectralMonitor(TAU, quiet=True), probe=OnlineProbe(2))
+    with pytest.raises(ParameterError, match='must return "labels"'):
+        fit(SimCLR(), callback, tmp_path)

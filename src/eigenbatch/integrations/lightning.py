@@ -13,6 +13,7 @@ from eigenbatch.integrations.carried import Carried, RunRecord
 from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.missing import missing
 from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.online_probe import OnlineProbe
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.stopping import StopOn
 from eigenbatch.sampling.cache import EmbeddingCache
@@ -47,6 +48,18 @@ def returned_ids(outputs: Any) -> Tensor:
     return found
 
 
+def returned_labels(outputs: Any) -> Tensor:
+    """The entry "labels" of what `training_step` returned."""
+    try:
+        found: Tensor = outputs["labels"]
+    except (KeyError, TypeError, IndexError) as reason:
+        raise ParameterError(
+            'training_step must return "labels" beside "z1" and "z2" for the probe, or give the '
+            "callback labels="
+        ) from reason
+    return found
+
+
 class SpectralCallback(Callback):
     """Reads, logs and says what it finds; carries cache and sampler; stops the trainer if asked.
 
@@ -65,6 +78,9 @@ class SpectralCallback(Callback):
             saved in checkpoints.
         sampler: saved in checkpoints, so that a resumed run continues with the same batches.
         ids: from what `training_step` returned to the sample ids; needed with `cache`.
+        probe: judges the first view of every batch by its labels; logged with readings and written
+            to the record as "online_knn" and "online_linear".
+        labels: from what `training_step` returned to the labels; needed with `probe`.
     """
 
     def __init__(
@@ -80,16 +96,21 @@ class SpectralCallback(Callback):
         cache: EmbeddingCache | None = None,
         sampler: SpectralBatchSampler | None = None,
         ids: Callable[[Any], Tensor] = returned_ids,
+        probe: OnlineProbe | None = None,
+        labels: Callable[[Any], Tensor] = returned_labels,
     ) -> None:
         check_callback(monitor, sinks, stop_on)
         check_callable(embeddings, "embeddings", "a function of what training_step returned")
         check_callable(ids, "ids", "a function of what training_step returned")
+        check_callable(labels, "labels", "a function of what training_step returned")
+        check_type(probe, (OnlineProbe, type(None)), "probe")
         if layout is not None:
             check_callable(layout, "layout", "Contrast.cross")
         check_type(name, str, "name")
         self.monitor, self._name = monitor, name
         self._embeddings, self._layout, self._ids = embeddings, layout, ids
         self._sinks, self._stop_on = sinks, stop_on
+        self._probe, self._labels, self._judged = probe, labels, dict[str, float]()
         self._carried = Carried(monitor, cache, sampler)
         self._record = RunRecord(record)
 
@@ -117,6 +138,8 @@ class SpectralCallback(Callback):
             return
         if self._carried.cache is not None:
             self._carried.refresh(self._ids(outputs), *self._embeddings(outputs))
+        if self._probe is not None:
+            self._judged = self._probe(self._embeddings(outputs)[0], self._labels(outputs))
         if (layout := self._layout) is None:
             reading = self.monitor(views=lambda: self._embeddings(outputs))
         else:
@@ -129,11 +152,12 @@ class SpectralCallback(Callback):
     ) -> None:
         scalars = reading.scalars().items()
         numbers = {key.replace("spectral", self._name, 1): one for key, one in scalars}
+        numbers |= self._judged
         pl_module.log_dict(numbers, logger=False)  # for callbacks; repeated until the epoch ends
         for logger in trainer.loggers:
             logger.log_metrics(numbers, step=trainer.global_step)
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        self._record.reading(trainer.global_step, reading, loss=loss)
+        self._record.reading(trainer.global_step, reading, loss=loss, **self._judged)
         for sink in self._sinks:
             sink(reading)
         if self._stop_on is not None and self._stop_on(reading):
@@ -166,9 +190,14 @@ class SpectralCallback(Callback):
         return self._generate_state_key(name=self._name)
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of monitor, cache and sampler, saved with every checkpoint."""
-        return self._carried.state_dict()
+        """The states of monitor, cache, sampler and probe, saved with every checkpoint."""
+        probe = {} if self._probe is None else {"probe": self._probe.state_dict()}
+        return self._carried.state_dict() | probe
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue all of them."""
-        self._carried.load_state_dict(state_dict)
+        parts = dict(state_dict)
+        probe = parts.pop("probe", None)
+        if self._probe is not None and probe is not None:
+            self._probe.load_state_dict(probe)
+        self._carried.load_state_dict(parts)

@@ -3,7 +3,8 @@
 from eigenbatch.monitor.diagnosis import Diagnosis
 from eigenbatch.monitor.measure import read_batch
 from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.online_probe import OnlineProbe
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.stopping import StopOn
 
-__all__ = ["Diagnosis", "Reading", "SpectralMonitor", "StopOn", "read_batch"]
+__all__ = ["Diagnosis", "OnlineProbe", "Reading", "SpectralMonitor", "StopOn", "read_batch"]
