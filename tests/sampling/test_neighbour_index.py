@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from eigenbatch import EmbeddingCache, Greedy, Neighbours, NoNearDuplicates, SpectralBatchSampler
-from eigenbatch.errors import ParameterError
+from eigenbatch.errors import ParameterError, RowError
 
 faiss = pytest.importorskip("faiss")
 from eigenbatch.sampling import NeighbourIndex  # noqa: E402
@@ -108,6 +108,8 @@ def test_rows_that_are_not_known_are_never_proposed():
     found = index.neighbours(torch.arange(20), 50)
     assert found.max() < 1000
     assert (found != torch.arange(20)[:, None]).all()
+    with pytest.raises(RowError, match="id 1000 was never updated"):
+        index.neighbours(torch.tensor([3, 1000]), 5)
 
 
 @pytest.mark.parametrize(

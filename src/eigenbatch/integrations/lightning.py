@@ -38,24 +38,21 @@ def returned_views(outputs: Any) -> tuple[Tensor, Tensor]:
 
 def returned_ids(outputs: Any) -> Tensor:
     """The entry "ids" of what `training_step` returned."""
-    try:
-        found: Tensor = outputs["ids"]
-    except (KeyError, TypeError, IndexError) as reason:
-        raise ParameterError(
-            'training_step must return "ids" beside "z1" and "z2" for the cache to be refreshed '
-            "(IndexedDataset yields them), or give the callback ids="
-        ) from reason
-    return found
+    return _entry(outputs, "ids", "the cache to be refreshed (IndexedDataset yields them)")
 
 
 def returned_labels(outputs: Any) -> Tensor:
     """The entry "labels" of what `training_step` returned."""
+    return _entry(outputs, "labels", "the probe")
+
+
+def _entry(outputs: Any, name: str, purpose: str) -> Tensor:
     try:
-        found: Tensor = outputs["labels"]
+        found: Tensor = outputs[name]
     except (KeyError, TypeError, IndexError) as reason:
         raise ParameterError(
-            'training_step must return "labels" beside "z1" and "z2" for the probe, or give the '
-            "callback labels="
+            f'training_step must return "{name}" beside "z1" and "z2" for {purpose}, or give the '
+            f"callback {name}="
         ) from reason
     return found
 

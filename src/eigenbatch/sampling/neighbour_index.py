@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eigenbatch.checks import check_generator, check_type, ids_tensor, whole
-from eigenbatch.errors import ParameterError
+from eigenbatch.errors import ParameterError, RowError
 from eigenbatch.missing import require
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.coverage import Candidates, FreshPools
@@ -82,7 +82,7 @@ class NeighbourIndex:
         return self._index is not None
 
     def refresh(self, epoch: int) -> None:
-        """Build before an epoch, if it is time and every row of a list has something to learn."""
+        """Build before an epoch, if it is time and enough rows are known."""
         whole(epoch, "epoch", least=0)
         due = self._built is None or not 0 <= epoch - self._built < self.every
         if due and int(self.cache.filled.sum()) >= PER_LIST:
@@ -122,9 +122,7 @@ class NeighbourIndex:
         ids, count = ids_tensor(ids), whole(count, "count", least=1)
         if not self.ready:
             raise ParameterError("the index is empty: call build() once the cache has rows")
-        rows = self._rows(ids).reshape(len(ids), self.cache.towers, -1)
-        queries = np.ascontiguousarray(rows[:, ::-1]).reshape(len(ids), -1)  # keys meet anchors
-        _, found = self._index.search(queries, count + 1)
+        _, found = self._index.search(self._queries(ids), count + 1)
         near = torch.from_numpy(found)
         near[near == ids[:, None]] = -1
         order = (near < 0).to(torch.int8).argsort(dim=1, stable=True)  # the nearest first, then -1
@@ -146,8 +144,7 @@ class NeighbourIndex:
         known = self.cache.filled.nonzero().squeeze(1).cpu()
         chosen = known[torch.randperm(len(known), generator=generator)[:queries]]
         found = self.neighbours(chosen, count)
-        rows = self._rows(chosen).reshape(len(chosen), self.cache.towers, -1)[:, ::-1]
-        wanted = torch.from_numpy(np.ascontiguousarray(rows).reshape(len(chosen), -1))
+        wanted = torch.from_numpy(self._queries(chosen))
         best = torch.full((len(chosen), count), -torch.inf)
         ids = torch.full((len(chosen), count), -1)
         for part in torch.split(known, BLOCK):
@@ -158,6 +155,13 @@ class NeighbourIndex:
             ids = torch.cat([ids, part.expand(len(chosen), -1)], dim=1).gather(1, places)
         hits = (found[:, :, None] == ids[:, None, :]).any(1)
         return hits.double().mean().item()
+
+    def _queries(self, ids: Tensor) -> np.ndarray[Any, Any]:
+        """Rows of known samples with both towers exchanged: keys meet anchors."""
+        if (unknown := ids[self.cache.age(ids).cpu() < 0]).numel():
+            raise RowError(f"id {int(unknown[0])} was never updated: it has no neighbours yet")
+        rows = self._rows(ids).reshape(len(ids), self.cache.towers, -1)
+        return np.ascontiguousarray(rows[:, ::-1]).reshape(len(ids), -1)
 
     def _rows(self, ids: Tensor) -> np.ndarray[Any, Any]:
         return self.cache.unit_rows(ids).cpu().numpy()

@@ -95,9 +95,12 @@ def open_devices(accelerator: str, devices: int | str, precision: Precision) -> 
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators of Python, numpy and torch."""
+    """Seed the global generators of Python, numpy and torch, for a whole run of our trainer.
+
+    Augmentations and users' encoders draw from them. Nothing below the trainer does.
+    """
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002  # kornia and users' encoders may draw from it
+    np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)
 
 
