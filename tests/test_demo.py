@@ -78,7 +78,8 @@ def test_the_command_tells_the_story_in_its_runs_own_numbers(tmp_path, monkeypat
     mistake = read_run(tmp_path / "demo" / "mistake")
     assert f"{mistake.final('mrr'):.3f} after it" in result.output
     auto = read_run(tmp_path / "demo" / "compare" / "auto" / "seed-2")
-    assert f"auto {auto.final('mrr'):.3f}" in result.output
+    assert f" -> {auto.final('mrr'):.3f}" in result.output
+    assert len(result.output.splitlines()) <= 10
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "identical views" in page
     assert "points against random" in page

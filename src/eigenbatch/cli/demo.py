@@ -6,7 +6,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.padding import Padding
 from rich.text import Text
 
 from eigenbatch.cli.command import app, check_out, errors, resumable
@@ -42,9 +41,8 @@ def demo(
         letters = load_letters()
         count, held_out = letters.sans.shape[1], int(letters.held_out.sum())
         terminal.say(
-            f"Task: find a letter of one typeface in another, by mean reciprocal rank (MRR; 1 is\n"
-            f"best). {count:,} letters from fonts of matplotlib, {held_out} of them only in the "
-            "test."
+            f"Task: find a letter of one typeface in another; {count:,} letters, {held_out} only "
+            "in the test; MRR: 1 is best."
         )
         wrong = _mistake(letters, out / "mistake", terminal)
         result = _comparison(letters, out / "compare", terminal)
@@ -61,7 +59,7 @@ def _mistake(letters: "Letters", folder: Path, terminal: Terminal) -> "RunRecord
     from eigenbatch.runs.findings import worth_saying
     from eigenbatch.selectors.random import Random
 
-    terminal.say("\n1. Training with a mistake: one picture is used as both views.")
+    terminal.say("1. Training with a mistake: one picture is used as both views.")
     warn = _warner(terminal)
     if done := read_if_finished(folder):
         for one in worth_saying(done.metrics.records["diagnoses"]):
@@ -104,24 +102,25 @@ def _comparison(letters: "Letters", folder: Path, terminal: Terminal) -> "Compar
         if len(done) == 1:
             terminal.say(f"   MRR {accuracy:.3f}.{_remark(folder / name / f'seed-{seed}')}")
             terminal.say(
-                f"\n3. Batches of similar letters (Auto) against random ones, {SEEDS} seeds:"
+                f"3. Batches of similar letters (Auto) against random ones, {SEEDS} seeds."
             )
         elif name == "auto":
-            terminal.say(f"   seed {seed}: random {done['random', seed]:.3f}, auto {accuracy:.3f}")
+            text = f"   {done['random', seed]:.3f} -> {accuracy:.3f}"  # a line that grows
+            terminal.console().print(text, end="", soft_wrap=True)
 
     def corrected(name: str, seed: int, recorder: "Recorder") -> None:
         say = warn if not done else lambda text: None  # later warnings are on the page
         train(letters, selectors[name](), seed, recorder, say=say)
 
-    terminal.say("\n2. The advice applied: the second view shows the letter in another typeface.")
+    terminal.say("2. The advice applied: the second view shows the letter in another typeface.")
     result = compare(corrected, list(selectors), SEEDS, folder, progress=progress)
     gain = result.entries[1].accuracy_gain
     reading = (
         ("better" if gain.mean > 0 else "worse") if gain.significant else "no difference shown"
     )
     terminal.say(
-        f"   {100 * gain.mean:+.1f} points of MRR (95 % interval {100 * gain.low:+.1f} to "
-        f"{100 * gain.high:+.1f}): {reading}.\n"
+        f"   {100 * gain.mean:+.1f} points (95 % interval {100 * gain.low:+.1f} to "
+        f"{100 * gain.high:+.1f}), {reading}."
     )
     return result
 
@@ -135,7 +134,7 @@ def _remark(folder: Path) -> str:
     easy = [one for one in found if one.name == "easy batches"]
     if not easy:
         return ""
-    return f" Step {easy[-1].last:.0f}, remark: easy batches.\n   {easy[-1].last_evidence}"
+    return f" Step {easy[-1].last:.0f}: {easy[-1].last_evidence}"
 
 
 def _warner(terminal: Terminal) -> Callable[[str], None]:
@@ -144,8 +143,8 @@ def _warner(terminal: Terminal) -> Callable[[str], None]:
 
     def say(text: str) -> None:
         found, _, advice = text.partition(" What to do: ")
-        shown = f"{found}\nWhat to do: {advice.partition('. ')[0].rstrip('.')}."
-        console.print(Padding(Text(shown, "yellow"), (0, 0, 0, 3)))
+        shown = f"   {found}\n   What to do: {advice.partition('. ')[0].rstrip('.')}."
+        console.print(Text(shown, "yellow"), soft_wrap=True)
 
     return say
 
