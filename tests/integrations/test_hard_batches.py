@@ -98,6 +98,23 @@ def test_a_resumed_training_begins_with_a_full_cache(tmp_path):
     assert same_group(loss.batches) > 0.6
 
 
+def test_encoded_first_the_first_epoch_is_chosen_already(tmp_path):
+    trained = model()
+    hard, loss = HardBatches(trained, Neighbours(1), encode_first=True), Noting(trained)
+    trainer(tmp_path, trained, hard, loss, num_train_epochs=1).train()
+    assert same_group(loss.batches) > 0.6
+    assert sorted(i for batch in loss.batches for i in batch) == list(range(SIZE))
+
+
+def test_encoding_first_needs_two_columns_of_texts(tmp_path):
+    trained = model()
+    hard = HardBatches(trained, Neighbours(1), encode_first=True)
+    one = trainer(tmp_path, trained, hard, OneColumn(trained), num_train_epochs=1)
+    one.train_dataset = Dataset.from_dict({"anchor": ["w1", "w2"] * BATCH})
+    with pytest.raises(ParameterError, match="two columns of texts, found anchor"):
+        one.train()
+
+
 class OneColumn(torch.nn.Module):
     """Encodes the first text column only."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import check_callable, check_choice, described
+from eigenbatch.checks import check_callable, check_choice, check_flags, described
 from eigenbatch.errors import ArgumentTypeError, ParameterError
 from eigenbatch.missing import missing
 from eigenbatch.processes import rank_and_world
@@ -56,9 +56,9 @@ class HardBatches(TrainerCallback):
     """Batch sampler and callback in one: chooses batches by cached anchors and positives.
 
     The first two text columns are two towers of a cache that every training step refreshes, without
-    extra forward passes. The first epoch has random batches. Losses that encode a column in several
-    pieces (the Cached... family) cannot be captured; the batches then stay random, and a warning
-    says so. Cache and sampler are saved in checkpoints; resume with `ignore_data_skip=True`,
+    extra forward passes. The first epoch has random batches, unless all samples are encoded before
+    it. Losses that encode a column in several pieces (the Cached... family) cannot be captured; the
+    batches then stay as the cache was, and a warning says so. Cache and sampler are saved in checkpoints; resume with `ignore_data_skip=True`,
     because the sampler itself continues with the batches that are left.
 
     Args:
@@ -66,6 +66,8 @@ class HardBatches(TrainerCallback):
         selector: such as `Neighbours(4)`, or `NoNearDuplicates(Neighbours(4))`.
         coverage: "epoch" uses every sample once per epoch, "free" draws a fresh pool per batch.
         pool_size: candidates per batch; None: as the selector needs.
+        encode_first: encode every sample once before training, so that the first batch is chosen
+            already. Pays for a pretrained model that is trained for an epoch or two.
     """
 
     def __init__(
@@ -75,8 +77,10 @@ class HardBatches(TrainerCallback):
         *,
         coverage: str = "epoch",
         pool_size: int | None = None,
+        encode_first: bool = False,
     ) -> None:
         check_callable(selector, "selector", "Neighbours(4)")
+        check_flags(encode_first=encode_first)
         check_choice(coverage, ("epoch", "stream", "free"), "coverage")
         names = ("get_embedding_dimension", "get_sentence_embedding_dimension")  # new and old name
         dimension = next((getattr(model, name) for name in names if hasattr(model, name)), None)
@@ -84,6 +88,7 @@ class HardBatches(TrainerCallback):
             raise ArgumentTypeError(f"model must be a SentenceTransformer, got {described(model)}")
         self._model, self._dim = model, int(dimension())
         self._selector, self._coverage, self._pool_size = selector, coverage, pool_size
+        self._encode_first, self._dataset = encode_first, None
         self.cache: EmbeddingCache | None = None
         self.sampler: _Noting | None = None
         self._hook: Any = None
@@ -101,6 +106,7 @@ class HardBatches(TrainerCallback):
                 f"these batches are for a data set of {self.cache.size} samples, got "
                 f"{len(dataset)}: make one HardBatches for each data set"
             )
+        self._dataset = dataset
         self.sampler = _Noting(
             self.cache,
             batch_size,
@@ -123,6 +129,8 @@ class HardBatches(TrainerCallback):
             self.cache.load_state_dict(known["cache"])
             if self.sampler is not None:
                 self.sampler.load_state_dict(known["sampler"])
+        if self._encode_first:
+            self._encode_all()
         self._hook = self._model.register_forward_hook(self._capture)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -171,10 +179,38 @@ class HardBatches(TrainerCallback):
         first, second = (rows.float().cpu() for rows in columns[:2])
         self.cache.update_synchronized(torch.tensor(ids), first, second)
 
+    def _encode_all(self) -> None:
+        """Embed the samples that are unknown; every process encodes its share."""
+        assert self.cache is not None
+        columns = _two_columns(self._dataset)
+        rank, world = rank_and_world()
+        unknown = (~self.cache.filled).nonzero().squeeze(1)  # (m,)
+        for ids in unknown.split(1024 * world):
+            mine = ids[rank::world]
+            towers = [self._encoded([column[i] for i in mine.tolist()]) for column in columns]
+            self.cache.update_synchronized(mine, *towers)
+
+    def _encoded(self, texts: list[str]) -> Tensor:
+        if not texts:
+            return torch.empty(0, self._dim)
+        rows: Tensor = self._model.encode(texts, convert_to_tensor=True, show_progress_bar=False)
+        return rows.float().cpu()
+
     def _release(self) -> None:
         if self._hook is not None:
             self._hook.remove()
         self._hook, self._captured = None, []
+
+
+def _two_columns(dataset: Any) -> list[Any]:
+    """The first two columns that hold texts."""
+    names = [name for name in dataset.column_names if isinstance(dataset[0][name], str)]
+    if len(names) < 2:
+        raise ParameterError(
+            f"encode_first needs two columns of texts, found {', '.join(names) or 'none'} among "
+            f"{', '.join(dataset.column_names)}"
+        )
+    return [dataset[name] for name in names[:2]]
 
 
 def _state_file(args: Any, state: Any) -> Path:
