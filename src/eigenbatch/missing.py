@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 
 EXTRAS = {
+    "datasets": "integrations",
     "faiss": "index",
     "jinja2": "report",
     "kornia": "train",
@@ -13,6 +14,7 @@ EXTRAS = {
     "rich": "cli",
     "safetensors": "cli",
     "scipy": "report",
+    "sentence_transformers": "integrations",
     "sklearn": "train",
     "tensorboard": "logging",
     "typer": "cli",

@@ -5,8 +5,14 @@ import gzip
 import pytest
 
 from eigenbatch.errors import DataError
+from eigenbatch_paper.caption_runs import picture_captions
 from eigenbatch_paper.claim import Place
-from eigenbatch_paper.claims import guarded_batches, hard_batches
+from eigenbatch_paper.claims import (
+    caption_batches,
+    finetuned_batches,
+    guarded_batches,
+    hard_batches,
+)
 from eigenbatch_paper.pair_runs import pair_chunk, run_of
 
 STEPS = [0.0, 500.0, 1000.0]
@@ -68,3 +74,40 @@ def test_versions_of_the_data_repeat_training_pairs_and_keep_the_test(tmp_path):
     assert counts == {"plain": 200, "tripled": 600, "long-tailed": 2 * 50 + 18 * 5 + 180}
     with pytest.raises(DataError, match="two languages, found none"):
         run_of(chunk, Place(tmp_path / "other", {"multi30k": tmp_path / "runs"}))
+
+
+def caption_rows(gain, loss=0.02):
+    ends = {"random": 0.6, "neighbours-4": 0.6 + gain, "auto": 0.6 + gain, "greedy-64": 0.6 - loss}
+    return [
+        row(name, seed, middle=0.5, final=end) for seed in range(3) for name, end in ends.items()
+    ]
+
+
+@pytest.mark.parametrize(("gain", "outcome"), [(0.01, "reproduced"), (-0.01, "does not reproduce")])
+def test_batches_of_captions_are_judged_by_the_interval_of_the_gain(gain, outcome):
+    assert caption_batches.judge(caption_rows(gain)).outcome == outcome
+    assert caption_batches.judge(caption_rows(gain, loss=-0.02)).outcome != "reproduced"
+
+
+@pytest.mark.parametrize(
+    ("ours", "spearman", "outcome"),
+    [(0.72, 0.8, "reproduced"), (0.72, 0.7, "holds under stated conditions"),
+     (0.69, 0.8, "does not reproduce")],
+)  # fmt: skip
+def test_fine_tuning_is_judged_against_each_rival(ours, spearman, outcome):
+    ends = {"random": 0.7, "no-duplicates": 0.7, "mined": 0.68, "neighbours-4": ours}
+    rows = [
+        {"batches": name, "seed": seed, "mrr": end + 1e-4 * seed * len(name), "steps": 100,
+         "spearman": (spearman if name == "neighbours-4" else 0.8) + 1e-4 * seed * len(name),
+         "mrr_before": 0.5, "spearman_before": 0.8}
+        for seed in range(3) for name, end in ends.items()
+    ]  # fmt: skip
+    assert finetuned_batches.judge(rows).outcome == outcome
+
+
+def test_captions_are_grouped_by_picture(tmp_path):
+    lines = ["b.jpg#0 a dog", "b.jpg#1\ta wet dog", "a.jpg#0\tone only"]
+    (tmp_path / "Flickr8k.token.txt").write_text("\n".join(lines))
+    assert picture_captions(tmp_path) == [["a dog", "a wet dog"]]
+    with pytest.raises(DataError, match="flickr8k=FOLDER"):
+        picture_captions(tmp_path / "elsewhere")

@@ -1,0 +1,97 @@
+"""Beyond the paper: hard batches against mined negatives, fine-tuning a sentence encoder."""
+
+from typing import TYPE_CHECKING
+
+from eigenbatch.runs import PairedDifference, paired_difference
+from eigenbatch_paper import pair_facts as facts
+from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
+from eigenbatch_paper.figures import POLICIES as COLOURS
+from eigenbatch_paper.figures import tidy
+from eigenbatch_paper.finetuning_runs import compute, finetuning_chunk, needs
+from eigenbatch_paper.training_facts import grouped
+from eigenbatch_paper.verdict import Verdict, decided, effect, no_loss
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BATCHES = ("random", "no-duplicates", "mined", "neighbours-4")
+SEEDS = 3
+
+
+def chunks(scale: Scale) -> list[Chunk]:
+    """Four kinds of batches, paired by seed."""
+    count = 1 if scale == "smoke" else SEEDS
+    return [finetuning_chunk(scale, seed, one) for seed in range(count) for one in BATCHES]
+
+
+def _difference(treated: list[Row], other: list[Row], key: str) -> PairedDifference:
+    return paired_difference([row[key] for row in treated], [row[key] for row in other])
+
+
+def judge(rows: list[Row]) -> Verdict:
+    """Neighbours must gain over every other kind, and keep what the encoder knew."""
+    groups = grouped(rows, "batches")
+    ours = groups["neighbours-4"]
+    gains = {name: _difference(ours, groups[name], "mrr") for name in BATCHES[:-1]}
+    scores = _difference(ours, groups["random"], "spearman")
+    main = {f"neighbours-4 gain over {name}": effect(one) for name, one in gains.items()}
+    rest = {"neighbours-4 keep the STS-B score": no_loss(scores, within=0.005)}
+    measured = "MRR of neighbours-4 " + ", ".join(
+        f"{facts.interval(one, 'points')} over {name}" for name, one in gains.items()
+    )
+    measured += f"; STS-B {facts.interval(scores, 'points')} over random"
+    first = rows[0]
+    ends = "; ".join(
+        f"{name}: MRR {_mean(group, 'mrr'):.4f}, STS-B {_mean(group, 'spearman'):.4f}, "
+        f"{_mean(group, 'steps'):.0f} steps"
+        for name, group in groups.items()
+    )
+    return decided(
+        main,
+        rest,
+        measured,
+        f"Before: MRR {first['mrr_before']:.4f}, STS-B {first['spearman_before']:.4f}. {ends}.",
+    )
+
+
+def _mean(rows: list[Row], key: str) -> float:
+    return float(sum(row[key] for row in rows) / len(rows))
+
+
+def draw(rows: list[Row], figure: "Figure") -> None:
+    """Single seeds of both scores; a dotted line where the encoder began."""
+    groups = grouped(rows, "batches")
+    titles = {"mrr": "caption retrieval, MRR", "spearman": "STS-B, Spearman"}
+    for axes, (key, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
+        for i, (colour, group) in enumerate(zip(COLOURS, groups.values(), strict=False)):
+            axes.plot([i] * len(group), [row[key] for row in group], "o", color=colour)
+        axes.axhline(rows[0][f"{key}_before"], color="grey", lw=0.8, ls=":")
+        axes.set_xticks(range(len(groups)), list(groups), fontsize=8)
+        tidy(axes, title, "", "")
+
+
+SETTING = (
+    "MiniLM-L6 fine-tuned on two captions of each of 6,000 Flickr8k pictures, n=32, scale 20, "
+    "200 s of one processor each, encoding and mining included; 3 seeds"
+)
+CLAIM = Claim(
+    name="finetuned-batches",
+    section="Beyond the paper",
+    statement="Fine-tuning a sentence encoder for equal processor time, hard batches from the "
+    "cache end higher than random ones, than batches without duplicates and than mined negatives.",
+    printed="nothing",
+    criterion="The 95 % interval of the gain of neighbours-4 in MRR of caption retrieval lies "
+    "above zero against each of the three; and its STS-B score is not below Random's by more than "
+    "0.5 points.",
+    size={
+        "smoke": "200 made-up pairs, word vectors",
+        "small": SETTING,
+        "paper": SETTING,
+    },
+    minutes={"smoke": 0.3, "small": 45, "paper": 45},
+    chunks=chunks,
+    compute=compute,
+    judge=judge,
+    draw=draw,
+    needs=needs,
+)
