@@ -9,10 +9,12 @@ from torch.nn.functional import normalize, one_hot
 
 from eigenbatch import Neighbours, SpectralMonitor
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.monitor.diagnose import NAMES, UNTRAINED, diagnose_cloud
+from eigenbatch.monitor.diagnose import diagnose_cloud
 from eigenbatch.monitor.measure import inputs_of, read_batch
 from eigenbatch.monitor.parts import Course
 from eigenbatch.monitor.reading import Reading
+from eigenbatch.monitor.rule import SYMPTOMS
+from eigenbatch.monitor.rules import RULES
 from eigenbatch.monitor.thresholds import EARLY_STEPS, LASTING, MOMENTUM_STEPS
 from eigenbatch.monitor.unreadable import unreadable
 
@@ -159,9 +161,14 @@ def half_precision_input() -> Reading:
     return read(z1.bfloat16(), z2.bfloat16())
 
 
-SITUATIONS = {
-    name: globals()[name.replace(" ", "_").replace("-", "_")] for name in NAMES if name != "healthy"
-}
+SITUATIONS = {rule.name: globals()[rule.name.replace(" ", "_").replace("-", "_")] for rule in RULES}
+
+
+def test_rules_have_names_and_places_of_their_own_and_explain_findings_that_exist() -> None:
+    known = {rule.name for rule in RULES}
+    assert len(known) == len({rule.place for rule in RULES}) == len(RULES)
+    explained = {name for rule in RULES for name in rule.explains}
+    assert explained <= {*known, SYMPTOMS}
 
 
 def names(reading: Reading) -> set[str]:
@@ -366,7 +373,7 @@ def test_the_most_severe_comes_first() -> None:
     assert severities[0] == 0
 
 
-@pytest.mark.parametrize("name", UNTRAINED)
+@pytest.mark.parametrize("name", [rule.name for rule in RULES if rule.untrained])
 def test_what_an_untrained_encoder_shows_is_no_warning_in_the_first_steps(name: str) -> None:
     reading = SITUATIONS[name]()
 

@@ -1,18 +1,25 @@
 """Findings that need embeddings only, no positives."""
 
+from functools import partial
+
 from eigenbatch.core.cloud import Cloud
 from eigenbatch.monitor import thresholds as limit
-from eigenbatch.monitor.diagnosis import Diagnosis
+from eigenbatch.monitor.rule import SYMPTOMS, Answer, CloudRule
 
 
-def collapsing(cloud: Cloud, side: str = "") -> Diagnosis | None:
+@partial(
+    CloudRule,
+    "collapsing",
+    place=20,
+    explains=(SYMPTOMS, "one dimension dominates", "false negatives", "identical views"),
+)
+def collapsing(cloud: Cloud) -> Answer | None:
     """All embeddings become one direction."""
     if cloud.sigma_hat <= limit.COLLAPSED_SIGMA:
         return None
-    return Diagnosis(
-        name="collapsing",
+    return Answer(
         severity="critical",
-        evidence=f"{side}sigma-hat {cloud.sigma_hat:.4f} > {limit.COLLAPSED_SIGMA}: all rows point "
+        evidence=f"sigma-hat {cloud.sigma_hat:.4f} > {limit.COLLAPSED_SIGMA}: all rows point "
         f"the same way (isotropic would be {1 / cloud.dimension:.4f})",
         advice="Stop the run. Restart from a checkpoint before sigma-hat rose, with a lower or "
         "warmed-up learning rate and less weight decay. If sigma-hat was this high from the first "
@@ -20,15 +27,22 @@ def collapsing(cloud: Cloud, side: str = "") -> Diagnosis | None:
     )
 
 
-def dimensional_collapse(cloud: Cloud, side: str = "") -> Diagnosis | None:
+@partial(
+    CloudRule,
+    "dimensional collapse",
+    place=230,
+    untrained=True,
+    symptom=True,
+    explains=("false negatives", "mean-dominated", "one dimension dominates"),
+)
+def dimensional_collapse(cloud: Cloud) -> Answer | None:
     """The embeddings vary, but only in a few directions."""
     least = min(limit.RANK, limit.RANK_SHARE * cloud.attainable_centred_rank)
     if cloud.centred_entropy_rank >= least:
         return None
-    return Diagnosis(
-        name="dimensional collapse",
+    return Answer(
         severity="warning",
-        evidence=f"{side}centred entropy rank {cloud.centred_entropy_rank:.1f} < {least:.1f}: the "
+        evidence=f"centred entropy rank {cloud.centred_entropy_rank:.1f} < {least:.1f}: the "
         f"embeddings vary in about {max(1, round(cloud.centred_entropy_rank))} of "
         f"{cloud.dimension} directions",
         advice="Look for a bottleneck (a narrow layer, a rank-limited head), a learning rate or "
@@ -37,14 +51,14 @@ def dimensional_collapse(cloud: Cloud, side: str = "") -> Diagnosis | None:
     )
 
 
-def mean_dominated(cloud: Cloud, side: str = "") -> Diagnosis | None:
+@partial(CloudRule, "mean-dominated", place=240, untrained=True, symptom=True)
+def mean_dominated(cloud: Cloud) -> Answer | None:
     """Most of every embedding is a vector they all share."""
     if cloud.mean_sqnorm <= limit.COMMON_SQNORM:
         return None
-    return Diagnosis(
-        name="mean-dominated",
+    return Answer(
         severity="warning",
-        evidence=f"{side}squared norm of the mean {cloud.mean_sqnorm:.3f} > {limit.COMMON_SQNORM}: "
+        evidence=f"squared norm of the mean {cloud.mean_sqnorm:.3f} > {limit.COMMON_SQNORM}: "
         "most of every embedding is one shared vector",
         advice="A symptom. Check in this order: is row i of both views the same sample; do both "
         "encoders receive gradients; is the learning rate too low or too high; is tau below 0.05.",

@@ -1,15 +1,28 @@
 """Findings that one batch cannot give: they compare a reading with those before."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from eigenbatch.monitor import thresholds as limit
-from eigenbatch.monitor.diagnosis import Diagnosis
+from eigenbatch.monitor.rule import SYMPTOMS, Answer, ReadingRule
 
 if TYPE_CHECKING:
     from eigenbatch.monitor.reading import Reading
 
 
-def encoder_does_not_move(reading: "Reading") -> Diagnosis | None:
+@partial(
+    ReadingRule,
+    "encoder does not move",
+    place=60,
+    explains=(
+        SYMPTOMS,
+        "one dimension dominates",
+        "task solved",
+        "misaligned pairs",
+        "false negatives",
+    ),
+)
+def encoder_does_not_move(reading: "Reading") -> Answer | None:
     """The embeddings have never left the distribution of the first reading."""
     course, step = reading.course, reading.step
     if course is None or step is None or step < limit.EARLY_STEPS:
@@ -38,8 +51,7 @@ def encoder_does_not_move(reading: "Reading") -> Diagnosis | None:
             "One tower does not learn: check requires_grad, detach and its parameters in the "
             "optimiser. If you froze it on purpose (locked-image tuning), ignore this."
         )
-    return Diagnosis(
-        name="encoder does not move",
+    return Answer(
         severity="warning",
         evidence="largest change of the embeddings since the first reading, in units of sampling "
         f"noise: {sides} < {limit.STILL:g} (1 = no change at all)",
@@ -47,13 +59,13 @@ def encoder_does_not_move(reading: "Reading") -> Diagnosis | None:
     )
 
 
-def same_batch_repeated(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "same batch repeated", place=70, explains=(SYMPTOMS, "task solved"))
+def same_batch_repeated(reading: "Reading") -> Answer | None:
     """Row i of this batch is the same sample as row i of the reading before."""
     repetition = None if reading.course is None else reading.course.repetition
     if repetition is None or repetition <= limit.REPETITION:
         return None
-    return Diagnosis(
-        name="same batch repeated",
+    return Answer(
         severity="warning",
         evidence=f"row i is as in the reading before: mean cosine {repetition:.2f} > "
         f"{limit.REPETITION} above that of unrelated rows",

@@ -1,20 +1,21 @@
 """Findings about what the monitor was handed."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from eigenbatch.monitor import thresholds as limit
-from eigenbatch.monitor.diagnosis import Diagnosis
+from eigenbatch.monitor.rule import SYMPTOMS, Answer, ReadingRule
 
 if TYPE_CHECKING:
     from eigenbatch.monitor.reading import Reading
 
 
-def not_finite(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "not finite", place=10)
+def not_finite(reading: "Reading") -> Answer | None:
     """The batch cannot be read: NaN, infinity, rows of zeros, or an impossible temperature."""
     if reading.failure is None:
         return None
-    return Diagnosis(
-        name="not finite",
+    return Answer(
         severity="critical",
         evidence=reading.failure,
         advice="Stop the run: every later step is lost. Restart from the last good checkpoint with "
@@ -23,7 +24,8 @@ def not_finite(reading: "Reading") -> Diagnosis | None:
     )
 
 
-def loss_mismatch(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "loss mismatch", place=30, explains=(SYMPTOMS, "non-unit input"))
+def loss_mismatch(reading: "Reading") -> Answer | None:
     """The user's loss is not InfoNCE of these embeddings at this tau."""
     claim = reading.claim
     if claim is None:
@@ -39,8 +41,7 @@ def loss_mismatch(reading: "Reading") -> Diagnosis | None:
         "negative; the layout is right (paired or cross). With several processes, gather all "
         "embeddings for the loss and use sync=True here, or neither."
     )
-    return Diagnosis(
-        name="loss mismatch",
+    return Answer(
         severity="warning",
         evidence=f"your loss {claim.loss:.4f}, InfoNCE of the embeddings at tau = "
         f"{reading.softmax.tau:g} is {claim.measured:.4f} (tolerance {limit.LOSS_TOLERANCE:.0%})",
@@ -48,7 +49,8 @@ def loss_mismatch(reading: "Reading") -> Diagnosis | None:
     )
 
 
-def non_unit_input(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "non-unit input", place=40)
+def non_unit_input(reading: "Reading") -> Answer | None:
     """The embeddings were not normalised."""
     inputs = reading.inputs
     if inputs is None or _loss_agrees(reading):
@@ -56,8 +58,7 @@ def non_unit_input(reading: "Reading") -> Diagnosis | None:
     deviation = max(abs(inputs.shortest - 1), abs(inputs.longest - 1))
     if deviation <= limit.UNIT_TOLERANCE:
         return None
-    return Diagnosis(
-        name="non-unit input",
+    return Answer(
         severity="warning",
         evidence=f"row norms {inputs.shortest:.3g} ... {inputs.longest:.3g}, expected 1 within "
         f"{limit.UNIT_TOLERANCE}; the reading is that of the normalised rows",
@@ -72,14 +73,14 @@ def _loss_agrees(reading: "Reading") -> bool:
     return reading.claim is not None and loss_mismatch(reading) is None
 
 
-def half_precision_input(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "half-precision input", place=50)
+def half_precision_input(reading: "Reading") -> Answer | None:
     """The embeddings carry two or three digits."""
     inputs = reading.inputs
     if inputs is None or not inputs.half:
         return None
     error = inputs.resolution / reading.softmax.tau
-    return Diagnosis(
-        name="half-precision input",
+    return Answer(
         severity="warning" if error > limit.LOGIT_ROUNDING else "info",
         evidence=f"{inputs.dtype}: rounding of a logit up to epsilon / tau = {error:.3f} "
         f"(threshold {limit.LOGIT_ROUNDING:g})",
@@ -90,13 +91,18 @@ def half_precision_input(reading: "Reading") -> Diagnosis | None:
     )
 
 
-def relu_at_the_end(reading: "Reading") -> Diagnosis | None:
+@partial(
+    ReadingRule,
+    "ReLU at the end",
+    place=180,
+    explains=("mean-dominated", "one dimension dominates"),
+)
+def relu_at_the_end(reading: "Reading") -> Answer | None:
     """No entry of any embedding is negative."""
     share = reading.axes.negative_share
     if share > limit.NO_NEGATIVE_ENTRIES:
         return None
-    return Diagnosis(
-        name="ReLU at the end",
+    return Answer(
         severity="warning",
         evidence=f"{share:.2%} of the entries are negative (centred embeddings: about 50%)",
         advice="End the projection head with a linear layer: remove the last ReLU (or sigmoid, "
@@ -104,13 +110,13 @@ def relu_at_the_end(reading: "Reading") -> Diagnosis | None:
     )
 
 
-def one_dimension_dominates(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "one dimension dominates", place=190, untrained=True)
+def one_dimension_dominates(reading: "Reading") -> Answer | None:
     """A single coordinate holds much of every embedding."""
     if reading.axes.dominance <= limit.DOMINANCE:
         return None
     share = reading.axes.dominance / reading.cloud.dimension
-    return Diagnosis(
-        name="one dimension dominates",
+    return Answer(
         severity="warning",
         evidence=f"one of {reading.cloud.dimension} coordinates holds {share:.0%} of the squared "
         f"length, {reading.axes.dominance:.1f} > {limit.DOMINANCE:g} times its equal share",

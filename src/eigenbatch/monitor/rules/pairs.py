@@ -1,21 +1,22 @@
 """Findings about positives and negatives."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from eigenbatch.monitor import thresholds as limit
-from eigenbatch.monitor.diagnosis import Diagnosis
+from eigenbatch.monitor.rule import SYMPTOMS, Answer, ReadingRule
 
 if TYPE_CHECKING:
     from eigenbatch.monitor.reading import Reading
 
 
-def identical_views(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "identical views", place=80, explains=("task solved",))
+def identical_views(reading: "Reading") -> Answer | None:
     """The two views of a sample are copies."""
     similarity = reading.softmax.positive_similarity
     if similarity <= limit.COPY_SIMILARITY or reading.cloud.sigma_hat > limit.COLLAPSED_SIGMA:
         return None
-    return Diagnosis(
-        name="identical views",
+    return Answer(
         severity="warning",
         evidence=f"mean positive similarity {similarity:.5f} > {limit.COPY_SIMILARITY} although "
         f"the samples are spread (sigma-hat {reading.cloud.sigma_hat:.3f})",
@@ -24,7 +25,8 @@ def identical_views(reading: "Reading") -> Diagnosis | None:
     )
 
 
-def task_solved(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "task solved", place=200, lasting=limit.SOLVED_LASTING)
+def task_solved(reading: "Reading") -> Answer | None:
     """Every positive beats all negatives: nothing is left to learn, or it was too easy.
 
     Only in a run: embeddings of a trained model are expected to be solved. Two towers on good data
@@ -38,8 +40,7 @@ def task_solved(reading: "Reading") -> Diagnosis | None:
     fast = course.solved_since is not None and course.solved_since <= limit.SOLVED_FAST
     if reading.towers is not None and not fast:
         return None  # easy_batches says what to do
-    return Diagnosis(
-        name="task solved",
+    return Answer(
         severity="warning",
         evidence=f"the positive beats all {count} negatives for "
         f"{reading.negatives.solved_share:.1%} of anchors (threshold {limit.SOLVED_SHARE:.0%} of "
@@ -52,13 +53,13 @@ def task_solved(reading: "Reading") -> Diagnosis | None:
     )
 
 
-def easy_batches(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "easy batches", place=210)
+def easy_batches(reading: "Reading") -> Answer | None:
     """Random batches are easy, and harder ones would give larger gradients. A remark only."""
     early = reading.step is not None and reading.step < limit.EARLY_STEPS
     if early or not selection_pays(reading):
         return None
-    return Diagnosis(
-        name="easy batches",
+    return Answer(
         severity="info",
         evidence=selection_outlook(reading),
         advice="Select hard batches: SpectralBatchSampler(cache, batch_size, Neighbours()) or "
@@ -90,7 +91,8 @@ def selection_outlook(reading: "Reading") -> str:
     )
 
 
-def misaligned_pairs(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "misaligned pairs", place=90, untrained=True, explains=(SYMPTOMS,))
+def misaligned_pairs(reading: "Reading") -> Answer | None:
     """Some positives belong to other samples."""
     course, negatives = reading.course, reading.negatives
     share = negatives.misplaced_share
@@ -103,8 +105,7 @@ def misaligned_pairs(reading: "Reading") -> Diagnosis | None:
     between = 1 - negatives.found_share - negatives.misplaced_share
     if share < limit.MISPLACED_RATIO * between:
         return None
-    return Diagnosis(
-        name="misaligned pairs",
+    return Answer(
         severity="warning",
         evidence=f"{share:.1%} > {limit.MISPLACED_SHARE:.0%} of positives are less similar than "
         f"half of the anchor's negatives, although {negatives.found_share:.0%} of positives are "
@@ -114,12 +115,12 @@ def misaligned_pairs(reading: "Reading") -> Diagnosis | None:
     )
 
 
-def false_negatives(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "false negatives", place=110, untrained=True)
+def false_negatives(reading: "Reading") -> Answer | None:
     """Some negatives are further views of the anchor's own sample."""
     negatives, sigma = reading.negatives, reading.cloud.sigma_hat
     if negatives.copied_share > limit.COPIED_SHARE and sigma <= limit.COLLAPSED_SIGMA:
-        return Diagnosis(
-            name="false negatives",
+        return Answer(
             severity="warning",
             evidence=f"{negatives.copied_share:.1%} > {limit.COPIED_SHARE:.0%} of rows have an "
             "exact copy (cosine > 0.9999) among their negatives",
@@ -132,8 +133,7 @@ def false_negatives(reading: "Reading") -> Diagnosis | None:
         or negatives.near_duplicate_isolation < limit.LOOK_ALIKE_ISOLATION
     ):
         return None
-    return Diagnosis(
-        name="false negatives",
+    return Answer(
         severity="warning",
         evidence=f"{negatives.near_duplicate_rate:.0%} of anchors have a negative as similar as a "
         f"positive, and these stand apart from other hard negatives "
@@ -143,13 +143,13 @@ def false_negatives(reading: "Reading") -> Diagnosis | None:
     )
 
 
-def repeated_ids(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "repeated ids", place=100)
+def repeated_ids(reading: "Reading") -> Answer | None:
     """A sample is in the batch more than once, and its copies are negatives of each other."""
     share = reading.negatives.repeated_id_share
     if share is None or share <= limit.REPEATED_ID_SHARE:
         return None
-    return Diagnosis(
-        name="repeated ids",
+    return Answer(
         severity="warning",
         evidence=f"{share:.1%} > {limit.REPEATED_ID_SHARE:.0%} of rows have another row with the "
         "same id in the batch",

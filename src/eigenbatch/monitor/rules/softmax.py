@@ -1,15 +1,17 @@
 """Findings about the loss and its temperature."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from eigenbatch.monitor import thresholds as limit
-from eigenbatch.monitor.diagnosis import Diagnosis
+from eigenbatch.monitor.rule import SYMPTOMS, Answer, ReadingRule
 
 if TYPE_CHECKING:
     from eigenbatch.monitor.reading import Reading
 
 
-def stuck_at_chance(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "stuck at chance", place=220, untrained=True, symptom=True)
+def stuck_at_chance(reading: "Reading") -> Answer | None:
     """The loss is hardly better than guessing."""
     softmax = reading.softmax
     if softmax.loss < limit.CHANCE_SHARE * softmax.chance_loss:
@@ -17,8 +19,7 @@ def stuck_at_chance(reading: "Reading") -> Diagnosis | None:
     drop = None if reading.course is None else reading.course.loss_drop
     if drop is not None and drop > limit.FALLING_SHARE * softmax.chance_loss:
         return None
-    return Diagnosis(
-        name="stuck at chance",
+    return Answer(
         severity="warning",
         evidence=f"loss {softmax.loss:.3f} >= {limit.CHANCE_SHARE:.0%} of chance "
         f"log({softmax.negatives} + 1) = {softmax.chance_loss:.3f}",
@@ -28,14 +29,14 @@ def stuck_at_chance(reading: "Reading") -> Diagnosis | None:
     )
 
 
-def alignment_saturated(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "alignment saturated", place=260)
+def alignment_saturated(reading: "Reading") -> Answer | None:
     """The softmax mean and the positive coincide: little force is left. A remark only."""
     softmax = reading.softmax
     if softmax.alignment <= limit.SATURATED_ALIGNMENT:
         return None
     solved = softmax.miss < reading.gradient.geometry
-    return Diagnosis(
-        name="alignment saturated",
+    return Answer(
         severity="info",
         evidence=f"alignment {softmax.alignment:.4f} > {limit.SATURATED_ALIGNMENT} "
         f"(miss {softmax.miss:.4f}, geometry {reading.gradient.geometry:.4f})",
@@ -46,7 +47,13 @@ def alignment_saturated(reading: "Reading") -> Diagnosis | None:
     )
 
 
-def temperature_too_low(reading: "Reading") -> Diagnosis | None:
+@partial(
+    ReadingRule,
+    "temperature too low",
+    place=150,
+    explains=(SYMPTOMS, "task solved", "false negatives"),
+)
+def temperature_too_low(reading: "Reading") -> Answer | None:
     """Each anchor is pushed by one or two negatives, or the embeddings have fled into a cone."""
     softmax, cloud = reading.softmax, reading.cloud
     if softmax.tau >= limit.LOW_TAU or softmax.negatives < limit.FEW_NEGATIVES:
@@ -67,8 +74,7 @@ def temperature_too_low(reading: "Reading") -> Diagnosis | None:
             f"the embeddings lie in a narrow cone (squared mean {cloud.mean_sqnorm:.2f} > "
             f"{limit.COMMON_SQNORM})"
         )
-    return Diagnosis(
-        name="temperature too low",
+    return Answer(
         severity="warning",
         evidence=evidence,
         advice="Raise tau to 0.05 ... 0.2. A learned scale: clamp it (scale = 1 / tau at most 30 "
@@ -76,15 +82,15 @@ def temperature_too_low(reading: "Reading") -> Diagnosis | None:
     )
 
 
-def temperature_too_high(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "temperature too high", place=160, explains=(SYMPTOMS, "false negatives"))
+def temperature_too_high(reading: "Reading") -> Answer | None:
     """The softmax is nearly uniform and would stay so for perfect embeddings."""
     softmax = reading.softmax
     share = softmax.effective_negatives / softmax.negatives
     reachable = softmax.separated_loss / softmax.chance_loss
     if share <= limit.UNIFORM_SHARE or reachable <= limit.UNREACHABLE_SHARE:
         return None
-    return Diagnosis(
-        name="temperature too high",
+    return Answer(
         severity="warning",
         evidence=f"tau = {softmax.tau:g}: even perfect embeddings have {reachable:.0%} > "
         f"{limit.UNREACHABLE_SHARE:.0%} of the chance loss; effective negatives {share:.0%} > "
@@ -94,13 +100,13 @@ def temperature_too_high(reading: "Reading") -> Diagnosis | None:
     )
 
 
-def few_negatives(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "few negatives", place=170, explains=(SYMPTOMS, "one dimension dominates"))
+def few_negatives(reading: "Reading") -> Answer | None:
     """Too few negatives to learn from."""
     count = reading.softmax.negatives
     if count >= limit.FEW_NEGATIVES:
         return None
-    return Diagnosis(
-        name="few negatives",
+    return Answer(
         severity="warning",
         evidence=f"{count} negatives per anchor < {limit.FEW_NEGATIVES}",
         advice="Enlarge the batch, gather embeddings across devices, or use a queue (MoCo) or "
@@ -108,13 +114,13 @@ def few_negatives(reading: "Reading") -> Diagnosis | None:
     )
 
 
-def modality_gap(reading: "Reading") -> Diagnosis | None:
+@partial(ReadingRule, "modality gap", place=250)
+def modality_gap(reading: "Reading") -> Answer | None:
     """The two towers occupy different regions. A remark: well trained models have it too."""
     towers = reading.towers
     if towers is None or towers.gap <= limit.MODALITY_GAP:
         return None
-    return Diagnosis(
-        name="modality gap",
+    return Answer(
         severity="info",
         evidence=f"squared distance of the towers' means {towers.gap:.2f} > {limit.MODALITY_GAP}",
         advice="Harmless for retrieval within one direction. For scores compared across towers, "
