@@ -1,39 +1,54 @@
 """A new file in a room is found without an entry in a list."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from eigenbatch.discovery import defined_in
+from eigenbatch.discovery import modules_of
+
+RULE = """
+from functools import partial
+from eigenbatch.monitor.rule import Answer, ReadingRule
+
+@partial(ReadingRule, "monday", place=5)
+def monday(reading):
+    return Answer("info", "day 1 of 7", "Wait.")
+"""
+DATA = """
+from dataclasses import dataclass
+from eigenbatch.train.data.sets.digits import DigitsConfig
+
+@dataclass(frozen=True, kw_only=True)
+class MondayConfig(DigitsConfig, name="monday"):
+    day: int = 1
+"""
 
 
-def test_objects_of_every_module_are_found_in_order_of_the_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    room = tmp_path / "room"
-    room.mkdir()
-    for name, content in {"__init__": "", "later": "NUMBER = 2", "earlier": "NUMBER = 1"}.items():
-        (room / f"{name}.py").write_text(f"{content}\nTEXT = 'of another type'\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert list(defined_in("room", [str(room)], int)) == [1, 2]
-    for name in ("room", "room.earlier", "room.later"):
-        monkeypatch.delitem(sys.modules, name)
-
-
-def test_a_rule_in_a_new_file_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_in_a_new_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from eigenbatch.monitor import rules
-    from eigenbatch.monitor.rule import Rule
 
-    (tmp_path / "weekday.py").write_text(
-        "from functools import partial\n"
-        "from eigenbatch.monitor.rule import Answer, ReadingRule\n"
-        "@partial(ReadingRule, 'monday', place=5)\n"
-        "def monday(reading):\n"
-        "    return Answer('info', 'day 1 of 7', 'Wait.')\n"
-    )
+    (tmp_path / "added.py").write_text(RULE)
     monkeypatch.setattr(rules, "__path__", [*rules.__path__, str(tmp_path)])
-    found = {rule.name: rule for rule in defined_in(rules.__name__, rules.__path__, Rule)}
-    monkeypatch.delitem(sys.modules, "eigenbatch.monitor.rules.weekday")
-    assert set(found) == {"monday", *(rule.name for rule in rules.RULES)}
-    assert found["monday"](None).name == "monday"
+    found = {one.__name__: one for one in modules_of(rules.__name__, rules.__path__)}
+    monkeypatch.delitem(sys.modules, "eigenbatch.monitor.rules.added")
+    assert found["eigenbatch.monitor.rules.added"].monday(None).name == "monday"
+    assert "eigenbatch.monitor.rules.cloud" in found
+
+
+def test_a_data_set_in_a_new_file_is_known_to_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "added.py").write_text(DATA)
+    program = (
+        "import sys\n"
+        "from eigenbatch.discovery import modules_of\n"
+        "from eigenbatch.train.data import sets\n"
+        "from eigenbatch.train.launch import configured\n"
+        "sets.__path__.append(sys.argv[1])\n"
+        "modules_of(sets.__name__, sets.__path__)\n"
+        "print(configured(None, 'monday', None, ['data.day=2']).data.day)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "2\n"

@@ -1,21 +1,16 @@
-"""Finding the modules of a room, so that a new file in it needs no entry in a list."""
+"""Finding the files of a folder, so that a new one needs no entry in a list."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TypeVar
-
-T = TypeVar("T")
+from types import ModuleType
 
 
-def defined_in(package: str, path: Iterable[str], kind: type[T]) -> Iterator[T]:
-    """Objects of a type that the modules of a package define, module by module in order of name.
+def modules_of(package: str, path: Iterable[str]) -> list[ModuleType]:
+    """Import every module of a package, in order of their names.
 
     Args:
         package: name of the package, its `__name__`.
         path: where its modules are, its `__path__`.
-        kind: type of the objects.
     """
-    for module in iter_modules(path):
-        loaded = import_module(f"{package}.{module.name}")
-        yield from (one for one in vars(loaded).values() if isinstance(one, kind))
+    return [import_module(f"{package}.{module.name}") for module in iter_modules(path)]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import eigenbatch.train.data.images as images
 from eigenbatch.train import override
 from eigenbatch_paper import training_chunks
 from eigenbatch_paper.claim import Place
@@ -69,7 +68,7 @@ def _place(tmp_path_factory):
         (root / "pets" / "annotations" / name).write_text("\n".join(lines))
     cifar, sums = root / "cifar" / "cifar-10-batches-py", {}
     cifar.mkdir(parents=True)
-    for name in images._CIFAR10:
+    for name in cifar._CIFAR10:
         content = {"label_names": [f"class{c}" for c in range(10)]}
         if name != "batches.meta":
             pixels = noise.integers(0, 256, (20, 3072), dtype=np.uint8)
@@ -79,7 +78,7 @@ def _place(tmp_path_factory):
     folders = {"imagenet100": root / "folder", "imagenet1k": root / "folder",
                "cifar10": root / "cifar", "pets": root / "pets"}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(images, "_CIFAR10", sums)
+        patch.setattr(cifar, "_CIFAR10", sums)
         original = training_chunks.run_of
         patch.setattr(training_chunks, "run_of", lambda c, p: reduced(original(c, p)))
         yield Place(root / "runs", folders)

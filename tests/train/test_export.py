@@ -52,10 +52,12 @@ def test_the_loaded_encoder_gives_the_features_that_were_evaluated(tmp_path):
     directory = start(SMALL, tmp_path)
     encoder = load_encoder(tmp_path)
     assert not encoder.training
-    from eigenbatch.train.data.images import digits
+    from eigenbatch.train.data.sets.digits import DigitsConfig
     from eigenbatch.train.probes import extract, knn_accuracy
 
-    train, test = (extract(encoder, digits(s), encoder.preprocess) for s in ("train", "test"))
+    train, test = (
+        extract(encoder, DigitsConfig().load(s), encoder.preprocess) for s in ("train", "test")
+    )
     assert knn_accuracy(train, test) == lines(directory)[-1]["knn"]
 
 

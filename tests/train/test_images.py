@@ -11,16 +11,17 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-import eigenbatch.train.data.images as data
-from eigenbatch.train.data.images import (
-    DataError,
-    ImageFolder,
-    balanced,
-    cifar10,
-    cifar100,
-    digits,
-    long_tailed,
-)
+from eigenbatch.errors import DataError
+from eigenbatch.train.data.images import balanced, long_tailed
+from eigenbatch.train.data.sets import cifar
+from eigenbatch.train.data.sets.digits import DigitsConfig
+from eigenbatch.train.data.sets.folder import image_folder
+
+digits = DigitsConfig().load
+
+
+def cifar10(directory, split):
+    return cifar.CIFAR10Config(directory=directory).load(split)
 
 
 def test_digits_are_split_without_overlap_and_keep_their_pixels():
@@ -40,14 +41,14 @@ def _fake_cifar(tmp_path, monkeypatch):
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     sums = {}
-    for i, name in enumerate(data._CIFAR10):
+    for i, name in enumerate(cifar._CIFAR10):
         if name == "batches.meta":
             content = {"label_names": [f"class{c}" for c in range(10)]}
         else:
             content = {"data": [[i] * 3072, [i + 100] * 3072], "labels": [i, 9]}
         (folder / name).write_bytes(pickle.dumps(content, protocol=2))
         sums[name] = hashlib.md5((folder / name).read_bytes()).hexdigest()
-    monkeypatch.setattr(data, "_CIFAR10", sums)
+    monkeypatch.setattr(cifar, "_CIFAR10", sums)
     return tmp_path
 
 
@@ -73,7 +74,7 @@ def test_a_file_that_is_not_the_published_one_is_never_unpickled(fake_cifar):
 
 def test_missing_cifar_says_where_to_get_it_and_which_flag_points_to_it(tmp_path):
     with pytest.raises(DataError, match=r"cs\.toronto\.edu.*--data-dir"):
-        cifar100(tmp_path, "train")
+        cifar.CIFAR100Config(directory=tmp_path).load("train")
 
 
 @pytest.mark.skipif("EIGENBATCH_CIFAR10" not in os.environ, reason="EIGENBATCH_CIFAR10 is not set")
@@ -104,7 +105,7 @@ def test_a_folder_and_a_zip_of_it_are_the_same_data(tmp_path, kind):
         with zipfile.ZipFile(root, "w") as archive:
             for path in (tmp_path / "pictures").rglob("*"):
                 archive.write(path, Path("set") / path.relative_to(tmp_path / "pictures"))
-    train, test = ImageFolder(root, "train", size=16), ImageFolder(root, "test", size=16)
+    train, test = image_folder(root, "train", size=16), image_folder(root, "test", size=16)
     assert train.classes == test.classes == ("cat", "dog")
     assert train.labels.tolist() == [0, 0, 1]
     assert test.labels.tolist() == [0, 1]
@@ -123,7 +124,7 @@ def test_a_zip_is_read_by_several_workers(tmp_path, workers):
     with zipfile.ZipFile(root, "w") as archive:
         for path in (tmp_path / "pictures").rglob("*.png"):
             archive.write(path, path.relative_to(tmp_path / "pictures"))
-    loader = DataLoader(ImageFolder(root, "train", size=8), batch_size=1, num_workers=workers)
+    loader = DataLoader(image_folder(root, "train", size=8), batch_size=1, num_workers=workers)
     assert [int(label) for _, label in loader] == [0, 1]
 
 
@@ -132,7 +133,7 @@ def test_without_split_folders_every_fifth_picture_of_a_class_is_kept_for_tests(
         (tmp_path / name).mkdir()
         for i in range(count):
             Image.new("L", (8, 8)).save(tmp_path / name / f"{i:02}.png")
-    train, test = (ImageFolder(tmp_path, split, size=8) for split in ("train", "test"))
+    train, test = (image_folder(tmp_path, split, size=8) for split in ("train", "test"))
     assert test.names == ["cat/04.png", "cat/09.png", "dog/04.png"]
     assert test.labels.tolist() == [0, 0, 1]
     assert len(train) == 14
@@ -142,12 +143,12 @@ def test_without_split_folders_every_fifth_picture_of_a_class_is_kept_for_tests(
 def test_labels_of_tests_are_those_of_training(tmp_path):
     write_pictures(tmp_path)
     (tmp_path / "val" / "cat" / "d.png").unlink()
-    test = ImageFolder(tmp_path, "test", size=8)
+    test = image_folder(tmp_path, "test", size=8)
     assert test.classes == ("cat", "dog")
     assert test.labels.tolist() == [1]
     (tmp_path / "val" / "dog").rename(tmp_path / "val" / "wolf")
     with pytest.raises(DataError, match="'wolf' has test pictures, but none to train on"):
-        ImageFolder(tmp_path, "test", size=8)
+        image_folder(tmp_path, "test", size=8)
 
 
 def test_a_damaged_picture_is_named_and_hidden_files_are_no_pictures(tmp_path):
@@ -156,7 +157,7 @@ def test_a_damaged_picture_is_named_and_hidden_files_are_no_pictures(tmp_path):
     (tmp_path / "__MACOSX" / "train" / "cat").mkdir(parents=True)
     (tmp_path / "__MACOSX" / "train" / "cat" / "a.png").write_bytes(b"more of them")
     (tmp_path / "train" / "dog" / "c.png").write_bytes(b"\x89PNG")
-    data = ImageFolder(tmp_path, "train", size=8)
+    data = image_folder(tmp_path, "train", size=8)
     assert data.names == ["train/cat/a.png", "train/cat/b.JPEG", "train/dog/c.png"]
     with pytest.raises(DataError, match=r"train/dog/c\.png .* cannot be read as a picture"):
         data[2]
@@ -170,7 +171,7 @@ def test_linked_class_folders_and_linked_pictures_are_followed(tmp_path):
         for picture in (tmp_path / "store" / split / "dog").iterdir():
             (tmp_path / "set" / split / "dog" / picture.name).symlink_to(picture)
     for split in ("train", "test"):
-        linked, stored = (ImageFolder(tmp_path / k, split, size=8) for k in ("set", "store"))
+        linked, stored = (image_folder(tmp_path / k, split, size=8) for k in ("set", "store"))
         assert linked.names == stored.names
         assert torch.equal(linked[0][0], stored[0][0])
 
@@ -181,7 +182,7 @@ def test_a_link_to_a_folder_that_contains_it_is_an_error(tmp_path, links):
     for link in links:
         (tmp_path / link).symlink_to(tmp_path)
     with pytest.raises(DataError, match=r"links back to .* remove the link"):
-        ImageFolder(tmp_path, "train", size=8)
+        image_folder(tmp_path, "train", size=8)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,7 @@ def test_a_picture_with_two_names_is_an_error_that_tells_both(tmp_path, link, ta
     (tmp_path / link).symlink_to(tmp_path / target)
     for split in ("train", "test"):
         with pytest.raises(DataError, match="would be counted twice") as caught:
-            ImageFolder(tmp_path, split, size=8)
+            image_folder(tmp_path, split, size=8)
         assert link in str(caught.value)
         assert target in str(caught.value)
 
@@ -208,7 +209,7 @@ def test_folders_without_pictures_may_be_linked_from_everywhere(tmp_path):
     (tmp_path / "notes").mkdir()
     for folder in ("train/cat", "train/dog", "val/cat"):
         (tmp_path / folder / "notes").symlink_to(tmp_path / "notes")
-    assert len(ImageFolder(tmp_path, "train", size=8)) == 3
+    assert len(image_folder(tmp_path, "train", size=8)) == 3
 
 
 @pytest.mark.parametrize("where", ["picture", "root"])
@@ -217,12 +218,12 @@ def test_a_pipe_is_an_error_and_is_never_opened(tmp_path, where):
     pipe = tmp_path / ("pipe.zip" if where == "root" else "set/train/cat/pipe.jpg")
     os.mkfifo(pipe)
     with pytest.raises(DataError, match=r"not a regular file|neither a folder nor a zip"):
-        ImageFolder(pipe if where == "root" else tmp_path / "set", "train", size=8)
+        image_folder(pipe if where == "root" else tmp_path / "set", "train", size=8)
 
 
 def test_a_picture_that_became_a_pipe_is_an_error(tmp_path):
     write_pictures(tmp_path)
-    data = ImageFolder(tmp_path, "train", size=8)
+    data = image_folder(tmp_path, "train", size=8)
     (tmp_path / data.names[0]).unlink()
     os.mkfifo(tmp_path / data.names[0])
     with pytest.raises(DataError, match="repair or remove it"):
@@ -233,7 +234,7 @@ def test_a_broken_link_is_named(tmp_path):
     write_pictures(tmp_path)
     (tmp_path / "train/dog/gone.png").symlink_to(tmp_path / "absent.png")
     with pytest.raises(DataError, match=r"gone\.png is a broken link"):
-        ImageFolder(tmp_path, "train", size=8)
+        image_folder(tmp_path, "train", size=8)
 
 
 def test_a_single_class_is_an_error_that_names_it(tmp_path):
@@ -242,7 +243,7 @@ def test_a_single_class_is_an_error_that_names_it(tmp_path):
         for picture in (tmp_path / split / "dog").iterdir():
             picture.rename(tmp_path / split / "cat" / picture.name)
     with pytest.raises(DataError, match="only one class, 'cat'"):
-        ImageFolder(tmp_path, "train", size=8)
+        image_folder(tmp_path, "train", size=8)
 
 
 def _zip(path, names, *, encrypted=False):
@@ -270,14 +271,14 @@ def _zip(path, names, *, encrypted=False):
 def test_zip_files_with_unusable_members_are_refused(tmp_path, names, encrypted, message):
     _zip(tmp_path / "set.zip", names, encrypted=encrypted)
     with pytest.raises(DataError, match=message):
-        ImageFolder(tmp_path / "set.zip", "train")
+        image_folder(tmp_path / "set.zip", "train")
 
 
 @pytest.mark.parametrize("name", ["absent", "empty"])
 def test_a_place_without_pictures_says_what_was_expected(tmp_path, name):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="CLASS/PICTURE"):
-        ImageFolder(tmp_path / name, "train")
+        image_folder(tmp_path / name, "train")
 
 
 def test_a_balanced_part_has_every_class_equally_often_and_is_always_the_same():

@@ -7,9 +7,10 @@ from torch.utils.data import DataLoader
 
 from eigenbatch.errors import DataError, ParameterError
 from eigenbatch.train.augment import Views
-from eigenbatch.train.data import FolderConfig, PetsConfig
 from eigenbatch.train.data.crops import TwoCrops, random_box
-from eigenbatch.train.data.images import ImageFolder, in_memory
+from eigenbatch.train.data.images import in_memory
+from eigenbatch.train.data.sets.folder import FolderConfig, image_folder
+from eigenbatch.train.data.sets.pets import PetsConfig
 from eigenbatch.train.views import ViewsConfig
 
 BREEDS = ("Abyssinian", "great_pyrenees")
@@ -49,9 +50,9 @@ def test_classes_and_splits_come_from_the_lists(pets):
 
 def test_pets_read_as_a_folder_of_classes_is_an_error(pets):
     with pytest.raises(DataError, match="--data pets"):
-        ImageFolder(pets, "train")
+        image_folder(pets, "train")
     with pytest.raises(DataError, match=r"holds no pictures|only one class"):
-        ImageFolder(pets / "images", "train")
+        image_folder(pets / "images", "train")
 
 
 def test_a_missing_list_picture_or_class_is_named(pets):

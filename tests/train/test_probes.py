@@ -8,7 +8,7 @@ from torch import nn
 from clouds import cloud
 from eigenbatch import spectrum
 from eigenbatch.errors import ParameterError
-from eigenbatch.train.data.images import digits
+from eigenbatch.train.data.sets.digits import DigitsConfig
 from eigenbatch.train.probes import (
     Features,
     extract,
@@ -18,6 +18,8 @@ from eigenbatch.train.probes import (
     linear_probe_sgd,
     rankme,
 )
+
+digits = DigitsConfig().load
 
 
 def generator():

@@ -50,7 +50,7 @@ def test_texts_become_the_type_of_the_field():
         ("budget.epochs=many", "budget.epochs is a whole number"),
         ("budget.epochs=0", "epochs must be a whole number in"),
         ("method=byol", "method must be one of simclr, supcon, moco, clip, got 'byol'"),
-        ("data=mnist", "data must be one of digits"),
+        ("data=mnist", "data must be one of cifar10, .*digits"),
         ("batches.coverage=all", "one of epoch, stream, free"),
         ("batches.selector=best", "unknown selector 'best'"),
         ("batches.batch_size=1", "batch_size must be a whole number in"),

@@ -393,7 +393,7 @@ def test_p2_on_a_loss_plateau_is_told_the_losses_and_resumes(tmp_path):
 
 def test_features_are_probed_on_other_images(tmp_path):
     from eigenbatch.train import probe_run
-    from eigenbatch.train.data import DigitsConfig
+    from eigenbatch.train.data.sets.digits import DigitsConfig
 
     directory = start(small(), tmp_path / "run")
     accuracy = probe_run(directory.path, DigitsConfig(train_size=500, test_size=200))

@@ -14,6 +14,9 @@ from typer.core import TyperGroup
 from eigenbatch.errors import ParameterError
 from eigenbatch.missing import remedy
 from eigenbatch.terminal import Terminal, complain
+from eigenbatch.train.data import DataConfig
+from eigenbatch.train.encoders import EncoderConfig
+from eigenbatch.train.settings import Config
 
 ANYWHERE = ("--quiet", "--json", "--debug")
 
@@ -35,6 +38,12 @@ app = typer.Typer(
     "2 unusable input; 130 interrupted.",
 )
 
+
+def known(kind: type[Config]) -> str:
+    """Names that a component can have, for a help text."""
+    return ", ".join(kind.options())
+
+
 DataDir = Annotated[Path | None, typer.Option(help="Folder that holds the data.")]
 Settings = Annotated[
     list[str] | None,
@@ -42,13 +51,13 @@ Settings = Annotated[
 ]
 Data = Annotated[
     str | None,
-    typer.Option(help="digits, cifar10, cifar100, pairs, or a folder or zip of pictures."),
+    typer.Option(help=f"{known(DataConfig)}; or the path of a folder or zip of pictures."),
 ]
 
 
 Encoder = Annotated[
     str | None,
-    typer.Option(help="convnet, resnet18, resnet50, or your own as package.module:function."),
+    typer.Option(help=f"{known(EncoderConfig)}; a function is written as package.module:function."),
 ]
 
 

@@ -17,10 +17,12 @@ from eigenbatch.cli.command import (
     encoder_settings,
     errors,
     interruptible,
+    known,
     resumable,
 )
 from eigenbatch.selectors.names import NAMES
 from eigenbatch.terminal import Terminal, live_runs, show_comparison, show_findings
+from eigenbatch.train.methods import MethodConfig
 
 SELECTORS = "How batches are chosen: " + ", ".join(one.form for one in NAMES.values()) + "."
 
@@ -29,7 +31,7 @@ SELECTORS = "How batches are chosen: " + ", ".join(one.form for one in NAMES.val
 def train(
     context: typer.Context,
     data: Data = None,
-    method: Annotated[str | None, typer.Option(help="simclr, moco, supcon or clip.")] = None,
+    method: Annotated[str | None, typer.Option(help=f"{known(MethodConfig)}.")] = None,
     encoder: Encoder = None,
     selector: Annotated[str | None, typer.Option(help=SELECTORS)] = None,
     recipe: Annotated[

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from eigenbatch.errors import ParameterError
 from eigenbatch.runs.directory import RunDirectory
-from eigenbatch.train.data import DataConfig, FolderConfig
-from eigenbatch.train.recipes import FITTING
+from eigenbatch.train.data import DataConfig
+from eigenbatch.train.data.sets.folder import FolderConfig
 from eigenbatch.train.recipes import recipe as recipe_named
 from eigenbatch.train.run import Run, load_run
 from eigenbatch.train.settings import override
@@ -38,7 +38,8 @@ def configured(
     given = _data_settings(data, data_dir)
     kind = given[0].partition("=")[2] if data is not None else "digits"
     kind = _chosen_data(settings) or kind
-    run = recipe_named(recipe or FITTING.get(kind, "cifar10-cpu"), data_dir)
+    fitting = DataConfig.options().get(kind, DataConfig).recipe
+    run = recipe_named(recipe or fitting, data_dir)
     kinds_first = sorted([*given, *settings], key=lambda text: "." in text.partition("=")[0])
     run = override(run, kinds_first)
     run.validate()

@@ -7,7 +7,9 @@ from pathlib import Path
 from eigenbatch.errors import ParameterError
 from eigenbatch.train.batches import BatchesConfig
 from eigenbatch.train.budget import BudgetConfig
-from eigenbatch.train.data import CIFAR10Config, FolderConfig, PairsConfig
+from eigenbatch.train.data.sets.cifar import CIFAR10Config
+from eigenbatch.train.data.sets.folder import FolderConfig
+from eigenbatch.train.data.sets.pairs import PairsConfig
 from eigenbatch.train.encoders import (
     ResNet18Config,
     ResNet50Config,
@@ -127,9 +129,6 @@ RECIPES: dict[str, Recipe] = {
         imagenet1k,
     )
 }
-
-FITTING = {"digits": "digits", "folder": "folder-cpu", "pairs": "pairs-cpu"}
-"""The recipe that fits a kind of data; CIFAR is the default."""
 
 
 def recipe(name: str, directory: Path | None = None) -> Run:

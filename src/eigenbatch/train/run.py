@@ -7,8 +7,9 @@ from eigenbatch.errors import ParameterError, RunError
 from eigenbatch.runs.directory import FORMAT, RunDirectory
 from eigenbatch.train.batches import BatchesConfig
 from eigenbatch.train.budget import BudgetConfig
-from eigenbatch.train.data import DataConfig, DigitsConfig, PairsConfig
-from eigenbatch.train.encoders import ConvNetConfig, EncoderConfig, WordBagConfig
+from eigenbatch.train.data import DataConfig
+from eigenbatch.train.data.sets.digits import DigitsConfig
+from eigenbatch.train.encoders import ConvNetConfig, EncoderConfig
 from eigenbatch.train.evaluation import EvaluationConfig
 from eigenbatch.train.methods import MethodConfig, SimCLRConfig
 from eigenbatch.train.optimizers import AdamWConfig, OptimizerConfig
@@ -45,10 +46,10 @@ class Run(Config):
         self.data.validate()
         if self.evaluation.transfer is not None:
             self.evaluation.transfer.validate()
-        if isinstance(self.data, PairsConfig) != self.method.pairs:
+        if self.data.pairs != self.method.pairs:
             word = "needs data=pairs" if self.method.pairs else "needs images, not data=pairs"
             raise ParameterError(f"method {self.method.kind} {word}")
-        if isinstance(self.encoder, WordBagConfig) != isinstance(self.data, PairsConfig):
+        if self.encoder.words != self.data.pairs:
             raise ParameterError(
                 f"encoder {self.encoder.kind} does not read data {self.data.kind}: "
                 "sentences (pairs) need encoder=wordbag, images another one"

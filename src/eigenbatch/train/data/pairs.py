@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from eigenbatch.errors import DataError
 from eigenbatch.train.batch import Batch
-from eigenbatch.train.data import PairsConfig
+from eigenbatch.train.data.sets.pairs import PairsConfig
 from eigenbatch.train.data.source import Source
 from eigenbatch.train.encoders import Inputs
 from eigenbatch.train.encoders.text import PADDING

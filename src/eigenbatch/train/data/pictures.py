@@ -29,16 +29,17 @@ class Pictures(Dataset[Any]):
 
     Args:
         root: the folder or zip file.
+        names: the pictures, relative to the root; None: all of them.
         size: height and width of the images.
 
     Raises:
         DataError: there are no pictures, or one that cannot be used.
     """
 
-    def __init__(self, root: Path, *, size: int = 64) -> None:
+    def __init__(self, root: Path, names: list[str] | None = None, *, size: int = 64) -> None:
         self.root, self.size = root, size
         self._zip: tuple[int, zipfile.ZipFile] | None = None  # process id and its own handle
-        self.names = self._listed()
+        self.names = self._listed() if names is None else names
         if not self.names:
             raise DataError(
                 f"{root} holds no pictures: expected train/CLASS/PICTURE with endings "

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from eigenbatch.train.batch import Batch
-from eigenbatch.train.data import FolderConfig, ImageConfig
+from eigenbatch.train.data.kinds import ImageConfig
 from eigenbatch.train.data.pictures import Pictures
+from eigenbatch.train.data.sets.folder import FolderConfig
 from eigenbatch.train.encoders import Inputs
 from eigenbatch.train.methods.method import Method
 from eigenbatch.train.probes import (

@@ -5,7 +5,7 @@ The settings load no torch; the modules are in `nets.py` and `text.py`.
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from eigenbatch.errors import ParameterError
 from eigenbatch.train.settings import Config, Range
@@ -28,6 +28,8 @@ class Inputs(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(Config):
     """Base of all encoder settings."""
+
+    words: ClassVar[bool] = False  # whether it reads sentences, not images
 
     def build(self, inputs: Inputs) -> "nn.Module":
         """A new encoder; its attribute `features` is the length of its output."""
@@ -93,6 +95,8 @@ class WordBagConfig(EncoderConfig, name="wordbag"):
     Args:
         width: dimension of the word embeddings and of the output.
     """
+
+    words: ClassVar[bool] = True
 
     width: Width = 128
 
