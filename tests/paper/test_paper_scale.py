@@ -66,15 +66,15 @@ def _place(tmp_path_factory):
     for name, lines in lists.items():
         (root / "pets" / "annotations").mkdir(exist_ok=True)
         (root / "pets" / "annotations" / name).write_text("\n".join(lines))
-    cifar, sums = root / "cifar" / "cifar-10-batches-py", {}
-    cifar.mkdir(parents=True)
+    batches, sums = root / "cifar" / "cifar-10-batches-py", {}
+    batches.mkdir(parents=True)
     for name in cifar._CIFAR10:
         content = {"label_names": [f"class{c}" for c in range(10)]}
         if name != "batches.meta":
             pixels = noise.integers(0, 256, (20, 3072), dtype=np.uint8)
             content = {"data": pixels.tolist(), "labels": [i % 10 for i in range(20)]}
-        (cifar / name).write_bytes(pickle.dumps(content, protocol=2))
-        sums[name] = hashlib.md5((cifar / name).read_bytes()).hexdigest()
+        (batches / name).write_bytes(pickle.dumps(content, protocol=2))
+        sums[name] = hashlib.md5((batches / name).read_bytes()).hexdigest()
     folders = {"imagenet100": root / "folder", "imagenet1k": root / "folder",
                "cifar10": root / "cifar", "pets": root / "pets"}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
