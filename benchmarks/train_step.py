@@ -19,11 +19,12 @@ from eigenbatch.selectors.greedy import Greedy
 from eigenbatch.selectors.pool import PoolBalanced
 from eigenbatch.selectors.random import Random
 from eigenbatch.selectors.selector import Selector
+from eigenbatch.train.augment import Views
+from eigenbatch.train.batch import Batch
 from eigenbatch.train.budget import fastest_precision
 from eigenbatch.train.data.images import ImageArray
-from eigenbatch.train.encoders import ConvNet, projection_head, resnet18
-from eigenbatch.train.methods import SimCLR
-from eigenbatch.train.views import Views
+from eigenbatch.train.encoders.nets import ConvNet, projection_head, resnet18
+from eigenbatch.train.methods.simclr import SimCLR
 
 IMAGES = 256  # a batch: 512 views
 POOL = 5120
@@ -52,7 +53,7 @@ def _update(encoder: nn.Module) -> Callable[[Tensor, Tensor], None]:
     def update(first: Tensor, second: Tensor) -> None:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            loss = method(first, second, torch.zeros(len(first), dtype=torch.long)).loss
+            loss = method(Batch(first, second)).loss
         loss.backward()
         optimizer.step()
 
