@@ -1,4 +1,4 @@
-"""What a callback carries besides the monitor: cache, sampler and a record of the run."""
+"""What a callback carries besides the monitor: cache, sampler, probe and a record of the run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from eigenbatch.checks import check_type
 from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.online_probe import OnlineProbe
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.runs.directory import RunDirectory
 from eigenbatch.runs.recorder import Recorder
@@ -16,17 +17,20 @@ from eigenbatch.sampling.sampler import SpectralBatchSampler
 
 
 class Carried:
-    """Monitor, cache and sampler as one state, and the batches used of this epoch."""
+    """Monitor, cache, sampler and probe as one state, and the batches used of this epoch."""
 
     def __init__(
         self,
         monitor: SpectralMonitor,
         cache: EmbeddingCache | None,
         sampler: SpectralBatchSampler | None,
+        probe: OnlineProbe | None = None,
     ) -> None:
         check_type(cache, (EmbeddingCache, type(None)), "cache")
         check_type(sampler, (SpectralBatchSampler, type(None)), "sampler")
-        self.monitor, self.sampler = monitor, sampler
+        check_type(probe, (OnlineProbe, type(None)), "probe")
+        self.monitor, self.sampler, self.probe = monitor, sampler, probe
+        self.judged: dict[str, float] = {}  # by the probe, after the last batch
         self.cache = sampler.cache if cache is None and sampler is not None else cache
         self.consumed = 0
 
@@ -44,9 +48,16 @@ class Carried:
         update = self.cache.update if everywhere else self.cache.update_synchronized
         update(ids.cpu(), *rows)  # type: ignore[arg-type]
 
+    def judge(self, z: Tensor, labels: Tensor) -> None:
+        """Show a batch to the probe."""
+        if self.probe is not None:
+            self.judged = self.probe(z, labels)
+
     def state_dict(self) -> dict[str, Any]:
-        """The monitor's state, and beside it those of cache and sampler, if there are any."""
+        """The monitor's state, and beside it those of cache, sampler and probe."""
         state = self.monitor.state_dict()
+        if self.probe is not None:
+            state["probe"] = self.probe.state_dict()
         if self.cache is not None:
             state["cache"] = self.cache.state_dict()
         if self.sampler is not None:
@@ -60,10 +71,12 @@ class Carried:
         """Restore what is carried; parts that the state lacks stay as they are."""
         parts = dict(state)
         cache, sampler = parts.pop("cache", None), parts.pop("sampler", None)
-        consumed = parts.pop("consumed", 0)
+        consumed, probe = parts.pop("consumed", 0), parts.pop("probe", None)
         self.monitor.load_state_dict(parts)
         if self.cache is not None and cache is not None:
             self.cache.load_state_dict(cache)
+        if self.probe is not None and probe is not None:
+            self.probe.load_state_dict(probe)
         if self.sampler is not None and sampler is not None:
             self.sampler.load_state_dict(sampler)
             self.consumed = consumed

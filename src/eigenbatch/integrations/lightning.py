@@ -100,15 +100,13 @@ class SpectralCallback(Callback):
         check_callable(embeddings, "embeddings", "a function of what training_step returned")
         check_callable(ids, "ids", "a function of what training_step returned")
         check_callable(labels, "labels", "a function of what training_step returned")
-        check_type(probe, (OnlineProbe, type(None)), "probe")
         if layout is not None:
             check_callable(layout, "layout", "Contrast.cross")
         check_type(name, str, "name")
         self.monitor, self._name = monitor, name
         self._embeddings, self._layout, self._ids = embeddings, layout, ids
-        self._sinks, self._stop_on = sinks, stop_on
-        self._probe, self._labels, self._judged = probe, labels, dict[str, float]()
-        self._carried = Carried(monitor, cache, sampler)
+        self._sinks, self._stop_on, self._labels = sinks, stop_on, labels
+        self._carried = Carried(monitor, cache, sampler, probe)
         self._record = RunRecord(record)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -135,8 +133,8 @@ class SpectralCallback(Callback):
             return
         if self._carried.cache is not None:
             self._carried.refresh(self._ids(outputs), *self._embeddings(outputs))
-        if self._probe is not None:
-            self._judged = self._probe(self._embeddings(outputs)[0], self._labels(outputs))
+        if self._carried.probe is not None:
+            self._carried.judge(self._embeddings(outputs)[0], self._labels(outputs))
         if (layout := self._layout) is None:
             reading = self.monitor(views=lambda: self._embeddings(outputs))
         else:
@@ -149,12 +147,13 @@ class SpectralCallback(Callback):
     ) -> None:
         scalars = reading.scalars().items()
         numbers = {key.replace("spectral", self._name, 1): one for key, one in scalars}
-        numbers |= self._judged
+        judged = self._carried.judged
+        numbers |= judged
         pl_module.log_dict(numbers, logger=False)  # for callbacks; repeated until the epoch ends
         for logger in trainer.loggers:
             logger.log_metrics(numbers, step=trainer.global_step)
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        self._record.reading(trainer.global_step, reading, loss=loss, **self._judged)
+        self._record.reading(trainer.global_step, reading, loss=loss, **judged)
         for sink in self._sinks:
             sink(reading)
         if self._stop_on is not None and self._stop_on(reading):
@@ -188,13 +187,8 @@ class SpectralCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The states of monitor, cache, sampler and probe, saved with every checkpoint."""
-        probe = {} if self._probe is None else {"probe": self._probe.state_dict()}
-        return self._carried.state_dict() | probe
+        return self._carried.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue all of them."""
-        parts = dict(state_dict)
-        probe = parts.pop("probe", None)
-        if self._probe is not None and probe is not None:
-            self._probe.load_state_dict(probe)
-        self._carried.load_state_dict(parts)
+        self._carried.load_state_dict(state_dict)

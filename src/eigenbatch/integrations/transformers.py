@@ -15,6 +15,7 @@ from eigenbatch.integrations.carried import Carried, RunRecord
 from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.missing import missing
 from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.online_probe import OnlineProbe
 from eigenbatch.monitor.stopping import StopOn
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
@@ -65,8 +66,12 @@ class SpectralTrainerCallback(TrainerCallback):
             if `ids` is given, saved in checkpoints.
         sampler: saved in checkpoints; resume with `ignore_data_skip=True`, because the sampler
             itself continues with the batches that are left.
-        ids: from the model's inputs (a tuple) to the sample ids of the anchors, such as
-            `lambda inputs: inputs[0]["ids"]`.
+        ids: from the model's inputs to the sample ids of the anchors. Inputs are the tuple of
+            positional ones (`lambda inputs: inputs[0]["ids"]`) or, if there are none, the dict of
+            keyword ones (`lambda inputs: inputs["ids"]`).
+        probe: judges the anchors of every step by their labels; logged with readings and written
+            to the record as "online_knn" and "online_linear".
+        labels: from the model's inputs to the labels of the anchors; needed with `probe`.
     """
 
     def __init__(
@@ -81,21 +86,27 @@ class SpectralTrainerCallback(TrainerCallback):
         cache: EmbeddingCache | None = None,
         sampler: SpectralBatchSampler | None = None,
         ids: Callable[[Any], Tensor] | None = None,
+        probe: OnlineProbe | None = None,
+        labels: Callable[[Any], Tensor] | None = None,
     ) -> None:
         check_callback(monitor, sinks, stop_on)
         check_callable(embedding, "embedding", "a function of the model's output")
         check_callable(layout, "layout", "Contrast.cross")
-        if ids is not None:
-            check_callable(ids, "ids", "a function of the model's inputs")
+        for name, given in (("ids", ids), ("labels", labels)):
+            if given is not None:
+                check_callable(given, name, "a function of the model's inputs")
+        if (probe is None) != (labels is None):
+            raise ParameterError("probe= and labels= belong together: give both or neither")
         self.monitor = monitor
-        self._embedding, self._layout, self._ids = embedding, layout, ids
+        self._embedding, self._layout = embedding, layout
+        self._ids, self._labels = ids, labels
         self._sinks, self._stop_on = sinks, stop_on
-        self._carried = Carried(monitor, cache, sampler)
+        self._carried = Carried(monitor, cache, sampler, probe)
         self._record = RunRecord(record)
         self._trainer: Any = None
         self._resumed = False
         self._captured: list[Any] = []  # outputs of the model
-        self._batch_ids: Tensor | None = None
+        self._inputs: Any = None  # of the anchors
         self._hook: Any = None
 
     def attach(self, trainer: Any) -> None:
@@ -127,7 +138,7 @@ class SpectralTrainerCallback(TrainerCallback):
             self._carried.load_state_dict(known | {"step": state.global_step})
         if state.is_world_process_zero:
             self._record.open(vars(args) if args is not None else {})
-        self._hook = kwargs["model"].register_forward_hook(self._capture)
+        self._hook = kwargs["model"].register_forward_hook(self._capture, with_kwargs=True)
 
     def on_save(
         self,
@@ -136,7 +147,7 @@ class SpectralTrainerCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Keep the states of monitor, cache and sampler in the checkpoint."""
+        """Keep the states of monitor, cache, sampler and probe in the checkpoint."""
         file = _state_file(args, state)
         if state.is_world_process_zero and file.parent.is_dir():
             torch.save(self._carried.state_dict(), file)
@@ -165,7 +176,7 @@ class SpectralTrainerCallback(TrainerCallback):
         own = {
             name: value
             for name, value in (logs or {}).items()
-            if isinstance(value, int | float) and not name.startswith("spectral/")
+            if isinstance(value, int | float) and not name.startswith(("spectral/", "online_"))
         }
         self._record.metrics(state.global_step, own)
 
@@ -176,9 +187,12 @@ class SpectralTrainerCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Leave the model as it was; close the record."""
+        """Leave the model as it was; close the record, which stays open to a resumed run."""
         self._release()
-        self._record.close(self._stop_on.reason if self._stop_on is not None else "")
+        reason = self._stop_on.reason if self._stop_on is not None else ""
+        if not reason and state is not None and state.global_step < state.max_steps:
+            reason = f"ended at step {state.global_step} of {state.max_steps}"
+        self._record.close(reason)
 
     def on_substep_end(
         self,
@@ -188,7 +202,7 @@ class SpectralTrainerCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Forget all but the last micro-batch."""
-        self._refresh()
+        self._use()
         self._captured.clear()
 
     def on_step_end(
@@ -199,40 +213,47 @@ class SpectralTrainerCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Show the captured embeddings to the monitor."""
-        self._refresh()
+        self._use()
         reading = self.monitor(contrast=self._contrast)
         self._captured.clear()
         if reading is None:
             return
+        judged = self._carried.judged
+        numbers = reading.scalars() | judged
         if self._trainer is not None:
-            self._trainer.log(reading.scalars())
+            self._trainer.log(numbers)
         else:
-            state.log_history.append(reading.scalars() | {"step": state.global_step})
-        self._record.reading(state.global_step, reading)
+            state.log_history.append(numbers | {"step": state.global_step})
+        self._record.reading(state.global_step, reading, **judged)
         for sink in self._sinks:
             sink(reading)
         if self._stop_on is not None and self._stop_on(reading):
             logger.warning("stopping: %s", self._stop_on.reason)
             control.should_training_stop = True
 
-    def _capture(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        wanted = self.monitor.due or self._ids is not None
+    def _capture(self, module: nn.Module, inputs: Any, named: dict[str, Any], output: Any) -> None:
+        wanted = self.monitor.due or self._ids is not None or self._labels is not None
         if module.training and wanted and len(self._captured) < 2:
-            if not self._captured and self._ids is not None:
-                self._batch_ids = self._ids(inputs)
+            if not self._captured:
+                self._inputs = inputs or named  # of the anchors
             self._captured.append(output)
 
-    def _refresh(self) -> None:
-        """Count the batch and store its anchors in the cache."""
+    def _use(self) -> None:
+        """Count the batch; show it to cache and probe."""
         self._carried.consumed += 1
-        if self._batch_ids is not None and self._captured:
-            self._carried.refresh(self._batch_ids, *map(self._embedding, self._captured[:2]))
-        self._batch_ids = None
+        if not self._captured:
+            return
+        if self._ids is not None:
+            rows = map(self._embedding, self._captured[:2])
+            self._carried.refresh(self._ids(self._inputs), *rows)
+        if self._labels is not None:
+            self._carried.judge(self._embedding(self._captured[0]), self._labels(self._inputs))
+        self._inputs = None
 
     def _release(self) -> None:
         if self._hook is not None:
             self._hook.remove()
-        self._hook = None
+        self._hook = self._inputs = None
         self._captured.clear()
 
     def _contrast(self) -> Contrast:
