@@ -11,10 +11,12 @@ from sentence_transformers import (
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import TrainerCallback
 
-from eigenbatch import Neighbours
+from eigenbatch import Neighbours, SpectralMonitor
 from eigenbatch.errors import ArgumentTypeError, ParameterError
 from eigenbatch.integrations.sentence_transformers import HardBatches
+from eigenbatch.integrations.transformers import SpectralTrainerCallback
 
 pytestmark = pytest.mark.slow
 SIZE, BATCH, DIM, GROUPS = 48, 8, 16, 6
@@ -113,6 +115,40 @@ def test_encoding_first_needs_two_columns_of_texts(tmp_path):
     one.train_dataset = Dataset.from_dict({"anchor": ["w1", "w2"] * BATCH})
     with pytest.raises(ParameterError, match="two columns of texts, found anchor"):
         one.train()
+
+
+class StopAt(TrainerCallback):
+    """An interruption after a step that was saved."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **_):
+        control.should_training_stop = state.global_step == self.step
+
+
+def watched(path, *, stop=None, resume=False):
+    """Batches, and the states of monitor and cache at the end of a run; stopped or resumed."""
+    torch.manual_seed(0)
+    trained = model()
+    hard, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
+    monitor = SpectralMonitor(1 / 20, every=2, quiet=True, strict=True)
+    options = {"save_strategy": "steps", "save_steps": 8, "ignore_data_skip": True}
+    made = trainer(path, trained, hard, loss, **options)
+    made.add_callback(SpectralTrainerCallback(monitor))
+    made.add_callback(StopAt(stop))
+    made.train(resume_from_checkpoint=resume)
+    return loss.batches, monitor.state_dict(), hard.cache.get(torch.arange(SIZE))
+
+
+def test_a_run_interrupted_in_an_epoch_ends_as_the_whole_one(tmp_path):
+    batches, state, cached = watched(tmp_path / "whole")
+    before, *_ = watched(tmp_path / "parts", stop=8)
+    after, resumed_state, resumed_cached = watched(tmp_path / "parts", resume=True)
+    assert len(batches) == 3 * SIZE // BATCH
+    assert before + after == batches
+    assert resumed_state == state
+    assert torch.equal(resumed_cached, cached)
 
 
 class OneColumn(torch.nn.Module):
