@@ -1,0 +1,169 @@
+"""accelerate with two real processes: the watch, and hard batches for sentence-transformers."""
+
+import logging
+import os
+import socket
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+
+from eigenbatch import EmbeddingCache, Neighbours, SpectralMonitor, StopOn
+from eigenbatch.integrations.accelerate import SpectralWatch
+from eigenbatch.integrations.sentence_transformers import HardBatches
+
+pytestmark = pytest.mark.slow
+PAIRS, DIM = 32, 8  # of both processes together
+SIZE, BATCH, GROUPS, EPOCHS = 48, 4, 6, 3
+
+
+def views():
+    """Collapsed views: every reading has the same critical finding."""
+    noise = torch.randn(2, PAIRS, DIM, generator=torch.Generator().manual_seed(0)).double()
+    return torch.nn.functional.normalize(1 + 0.01 * noise, dim=2)
+
+
+def shard(rank):
+    return views()[:, rank * PAIRS // 2 : (rank + 1) * PAIRS // 2]
+
+
+class Heard(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.texts = []
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+
+def watched(rank, directory):
+    """What one process hears, reads and caches until a finding stops it."""
+    heard = Heard()
+    logging.getLogger("eigenbatch").addHandler(heard)
+    cache = EmbeddingCache(PAIRS, dim=DIM)
+    monitor = SpectralMonitor(0.2, every=2, sync=True, strict=True)
+    ids, reading = torch.arange(PAIRS).chunk(2)[rank], None
+    with SpectralWatch(
+        Accelerator(cpu=True),
+        monitor,
+        cache=cache,
+        stop_on=StopOn("collapsing"),
+        record=directory / "run",
+    ) as watch:
+        while not watch.should_stop:
+            reading = watch(*shard(rank), ids=ids) or reading
+    return {
+        "heard": heard.texts,
+        "step": reading.step,
+        "loss": reading.softmax.loss,
+        "anchors": reading.anchors,
+        "cached": cache.get(torch.arange(PAIRS)),
+    }
+
+
+class Words(nn.Module):
+    """As a SentenceTransformer: samples of one group start close to each other."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        centres = torch.randn(GROUPS, DIM, generator=generator).repeat(SIZE // GROUPS, 1)
+        self.rows = nn.Parameter(centres + 0.1 * torch.randn(SIZE, DIM, generator=generator))
+
+    def get_embedding_dimension(self):
+        return DIM
+
+    def forward(self, features):
+        return {"sentence_embedding": self.rows[features["ids"]]}
+
+
+def trained():
+    """Ids that this process trains on, epoch by epoch, and all that were drawn in the last."""
+    model = Words()
+    hard = HardBatches(model, Neighbours(1))
+    sampler = hard(range(SIZE), batch_size=BATCH, drop_last=True)
+    loader = Accelerator(cpu=True).prepare(DataLoader(range(SIZE), batch_sampler=sampler))
+    state = SimpleNamespace(global_step=0)
+    hard.on_train_begin(SimpleNamespace(output_dir="none"), state, None)
+    epochs = []
+    for _ in range(EPOCHS):
+        epochs.append([])
+        for ids in loader:
+            for _ in range(2):
+                model({"ids": ids})
+            hard.on_step_end(None, state, None)
+            epochs[-1].append(ids.tolist())
+    hard.on_train_end(None, state, None)
+    return {"epochs": epochs, "drawn": sampler.drawn, "cached": hard.cache.get(torch.arange(SIZE))}
+
+
+def work(rank, port, directory):
+    torch.set_num_threads(1)
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    results = {"watch": watched(rank, directory), "hard": trained()}
+    torch.save(results, directory / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("two")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(work, (port, directory), nprocs=2)
+    return [torch.load(directory / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+def test_every_process_reads_the_whole_batch_and_stops_at_the_same_step(both):
+    alone = SpectralMonitor(0.2, every=1, quiet=True)(*views())
+    for results in both:
+        assert results["watch"]["anchors"] == 2 * PAIRS
+        assert results["watch"]["loss"] == pytest.approx(alone.softmax.loss)
+    assert both[0]["watch"]["step"] == both[1]["watch"]["step"] == 4
+
+
+def test_only_the_first_process_speaks_and_says_a_finding_once(both):
+    said, silent = (results["watch"]["heard"] for results in both)
+    assert sum("critical: collapsing" in text for text in said) == 1
+    assert sum("stopping: " in text for text in said) == 1
+    assert silent == []
+
+
+def test_the_watch_caches_the_rows_of_both_processes(both):
+    first, second = (results["watch"]["cached"] for results in both)
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first.double(), views()[0], atol=1e-3, rtol=0)
+
+
+def test_hard_batches_are_drawn_alike_and_shared_out(both):
+    first, second = (results["hard"] for results in both)
+    assert first["drawn"] == second["drawn"]
+    assert torch.equal(first["cached"], second["cached"])
+    for ours, theirs in zip(first["epochs"], second["epochs"], strict=True):
+        together = [i for batch in ours + theirs for i in batch]
+        assert sorted(together) == list(range(SIZE))  # disjoint, and every sample once
+    assert first["epochs"][-1] == first["drawn"][::2]
+    assert second["epochs"][-1] == first["drawn"][1::2]
+
+
+def test_hard_batches_of_two_processes_become_neighbourhoods(both):
+    def same_group(batches):
+        pairs = [(a, b) for batch in batches for a in batch for b in batch if a < b]
+        return sum(a % GROUPS == b % GROUPS for a, b in pairs) / len(pairs)
+
+    for results in both:
+        random, *_, chosen = results["hard"]["epochs"]
+        assert same_group(random) < 0.4
+        assert same_group(chosen) > 0.7
