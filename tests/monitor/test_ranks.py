@@ -31,6 +31,19 @@ def read(views, **settings):
     }
 
 
+def cross_readings(shown, ids, *, loss=None, **settings):
+    """Two readings of two towers: numbers, tower numbers, movement and names of findings."""
+    monitor = SpectralMonitor(TAU, strict=True, every=1, **settings)
+    for _ in range(2):
+        reading = monitor(*shown, layout="cross", ids=ids, loss=loss)
+    return reading.scalars() | {
+        "moved": sum(reading.course.movement.values()),
+        "repetition": reading.course.repetition,
+        "claimed": reading.claim.loss,
+        "names": [one.name for one in reading.diagnoses],
+    }
+
+
 def failures(rank):
     """What each process gets when only rank 1 holds an unreadable batch, and when shapes differ."""
     broken = shard(rank)
@@ -43,6 +56,8 @@ def failures(rank):
         except ValueError as error:
             heard.append(str(error))
     reading = SpectralMonitor(TAU, sync=True)(*broken)
+    heard.append([one.name for one in reading.diagnoses] == ["not finite"])
+    reading = SpectralMonitor(TAU, sync=True)(*broken, layout="cross")
     heard.append([one.name for one in reading.diagnoses] == ["not finite"])
     for tau, source in (
         (TAU, lambda: fails(rank, shard(rank))),
@@ -82,6 +97,8 @@ def work(rank, directory):
     results["alone"] = read(shard(rank))
     dtype = (torch.float32, torch.float64)[rank]
     results["mixed"] = read([z.to(dtype) for z in shard(rank)], method="theorem", sync=True)
+    ids = torch.arange(PAIRS // 2)  # repeated only across the two processes
+    results["cross"] = cross_readings(shard(rank), ids, loss=1.0 + rank, sync=True)
     results["failures"] = failures(rank)
     results["traffic"] = traffic(rank)
     torch.save(results, directory / f"{rank}.pt")
@@ -107,6 +124,18 @@ def test_two_processes_read_what_one_reads(both, method) -> None:
 
 
 @pytest.mark.slow
+def test_two_processes_read_two_towers_as_one_does(both) -> None:
+    ids = torch.arange(PAIRS // 2).repeat(2)
+    alone = cross_readings(views(), ids, loss=1.5)
+    assert alone["spectral/repeated_id_share"] == 1
+    for results in both:
+        assert results["cross"].keys() == alone.keys()
+        assert results["cross"].pop("names") == alone["names"]
+        for name, value in results["cross"].items():
+            assert value == pytest.approx(alone[name], rel=1e-9, abs=1e-12), name
+
+
+@pytest.mark.slow
 def test_processes_may_hold_different_dtypes(both) -> None:
     alone = read(views(), method="theorem")
     for results in both:
@@ -127,17 +156,17 @@ def test_without_sync_each_process_reads_its_own_batch(both) -> None:
 
 @pytest.mark.slow
 def test_a_batch_that_one_process_cannot_read_stops_all_and_blocks_none(both) -> None:
-    (elsewhere, shapes, silent, *others), (here, same_shapes, also_silent, *own) = (
+    (elsewhere, shapes, *silent, one, other), (here, same_shapes, *also_silent, a, b) = (
         results["failures"] for results in both
     )
     assert "another process holds a batch that cannot be read" in elsewhere
     assert "row 3 of z1 holds NaN" in here
     assert shapes == same_shapes
     assert "different shapes [[16, 64], [18, 64]]" in shapes
-    assert silent is also_silent is True
-    assert own == ["KeyError: 'z1'"] * 2  # views= failed there, then tau
-    assert len(others) == 2
-    assert all("another process holds a batch that cannot be read" in text for text in others)
+    assert silent == also_silent == [True, True]  # of two views, of two towers
+    assert a == b == "KeyError: 'z1'"  # views= failed there, then tau
+    assert "another process holds a batch that cannot be read" in one
+    assert "another process holds a batch that cannot be read" in other
 
 
 @pytest.mark.slow

@@ -14,7 +14,13 @@ from eigenbatch.core.precision import positive_scalar
 from eigenbatch.errors import ParameterError
 from eigenbatch.monitor.measure import inputs_of
 from eigenbatch.monitor.parts import Inputs
-from eigenbatch.monitor.ranks import ProcessGroup, Ranks, gathered_pairs, give_up
+from eigenbatch.monitor.ranks import (
+    ProcessGroup,
+    Ranks,
+    gathered_pairs,
+    gathered_towers,
+    give_up,
+)
 
 Temperature = float | Tensor | Callable[[], float | Tensor]
 Views = tuple[Tensor, Tensor]
@@ -32,8 +38,9 @@ class Ready:
     contrast: Contrast
     tau: float
     loss: float | None
+    ids: Tensor | None
     inputs: Inputs | None
-    ranks: Ranks | None
+    ranks: Ranks | None  # None: the contrast is the whole batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,6 +51,7 @@ class Batch:
     contrast: Contrast | Callable[[], Contrast] | None
     layout: Layout
     loss: float | Tensor | None
+    ids: Tensor | None
 
     def ready(self, tau: Temperature, *, sync: bool, group: dist.ProcessGroup | None) -> Ready:
         """Call what was passed as callables and build the contrast, of all processes if `sync`.
@@ -60,22 +68,29 @@ class Batch:
             if sync:
                 give_up(group)
             raise
+        ids, inputs, ranks = self.ids, None, None
         if views is None:
             contrast = self.contrast() if callable(self.contrast) else self.contrast
             assert contrast is not None
-            return Ready(contrast=contrast, tau=temperature, loss=loss, inputs=None, ranks=None)
-        z1, z2 = views
-        check_tensor(z1, "z1")
-        check_tensor(z2, "z2")
-        ranks = None
-        if sync:
-            ranks = ProcessGroup(group, z1.device)
-            contrast = gathered_pairs(z1, z2, ranks)
         else:
-            make = Contrast.cross if self.layout == "cross" else Contrast.paired
-            contrast = make(z1, z2)
-        inputs = inputs_of(z1, z2)
-        return Ready(contrast=contrast, tau=temperature, loss=loss, inputs=inputs, ranks=ranks)
+            z1, z2 = views
+            check_tensor(z1, "z1")
+            check_tensor(z2, "z2")
+            inputs = inputs_of(z1, z2)
+            if not sync:
+                make = Contrast.cross if self.layout == "cross" else Contrast.paired
+                contrast = make(z1, z2)
+            elif self.layout == "paired":
+                ranks = ProcessGroup(group, z1.device)
+                contrast = gathered_pairs(z1, z2, ranks)
+            else:
+                everyone = ProcessGroup(group, z1.device)
+                contrast = gathered_towers(z1, z2, everyone)
+                ids = None if ids is None else everyone.concatenated(ids)
+                loss = None if loss is None else everyone.mean(loss)
+        return Ready(
+            contrast=contrast, tau=temperature, loss=loss, ids=ids, inputs=inputs, ranks=ranks
+        )
 
     def _views(self) -> Views | None:
         if self.views is None or isinstance(self.views, tuple):

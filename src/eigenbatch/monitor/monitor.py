@@ -51,8 +51,8 @@ class SpectralMonitor:
         strict: raise when a batch cannot be read. Otherwise NaN, infinity and zero rows give a
             reading with the critical finding "not finite"; any other failure is logged once and
             gives None: a monitor never ends a run by itself.
-        sync: read the union of all processes' batches (NT-Xent). Every process must then call the
-            monitor at the same steps, with equally many pairs.
+        sync: read the union of all processes' batches, of two views or two towers. Every process
+            must then call the monitor at the same steps, with equally many pairs.
         group: the processes of `sync`; None is all.
 
     Example:
@@ -135,16 +135,16 @@ class SpectralMonitor:
             raise ParameterError("pass either both views z1 and z2, or views=, or contrast=")
         check_choice(layout, get_args(Layout), "layout")
         check_type(loss, (float, int, Tensor, type(None)), "loss")
-        if self._sync and (contrast is not None or layout != "paired"):
+        if self._sync and contrast is not None:
             raise ParameterError(
-                'sync=True reads two views in the layout "paired": pass z1 and z2, or views='
+                "sync=True gathers two views or two towers: pass z1 and z2, or views=, with layout="
             )
         step, due = self._step, self.due
         self._step += 1
         if not due:
             return None
-        batch = Batch(views=given or views, contrast=contrast, layout=layout, loss=loss)
-        return self._try(batch, step, ids, queue_ids)
+        batch = Batch(views=given or views, contrast=contrast, layout=layout, loss=loss, ids=ids)
+        return self._try(batch, step, queue_ids)
 
     def state_dict(self) -> dict[str, Any]:
         """Step, moving averages, the run's beginning and open findings, as plain numbers."""
@@ -165,11 +165,9 @@ class SpectralMonitor:
         self._announcer.load_state_dict(state["said"])
         self._step = state["step"]
 
-    def _try(
-        self, batch: Batch, step: int, ids: Tensor | None, queue_ids: Tensor | None
-    ) -> Reading | None:
+    def _try(self, batch: Batch, step: int, queue_ids: Tensor | None) -> Reading | None:
         try:
-            reading = self._read(batch, step, ids, queue_ids)
+            reading = self._read(batch, step, queue_ids)
         except Exception as error:
             if self._strict:
                 raise
@@ -185,15 +183,13 @@ class SpectralMonitor:
         self._announcer(reading.diagnoses, step)
         return reading
 
-    def _read(
-        self, batch: Batch, step: int, ids: Tensor | None, queue_ids: Tensor | None
-    ) -> Reading:
+    def _read(self, batch: Batch, step: int, queue_ids: Tensor | None) -> Reading:
         ready = batch.ready(self._tau, sync=self._sync, group=self._group)
         reading = read_batch(
             ready.contrast,
             ready.tau,
             method=self._method,
-            ids=ids,
+            ids=ready.ids,
             queue_ids=queue_ids,
             inputs=ready.inputs,
             loss=ready.loss,

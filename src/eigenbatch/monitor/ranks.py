@@ -2,7 +2,8 @@
 
 Two things travel between processes. The spectrum needs only moments, which add: d^2 + d + 1
 numbers in one all_reduce. The loss needs every key, exactly as the SimCLR loss itself does, so the
-unit rows are gathered once; each process then looks at its own anchors only.
+unit rows are gathered once; each process then looks at its own anchors only. Of two towers every
+process reads the whole gathered batch.
 """
 
 from typing import Protocol
@@ -61,6 +62,11 @@ class ProcessGroup:
         dist.all_reduce(moved, group=self._group)
         return moved.to(values.device)
 
+    def mean(self, value: float) -> float:
+        """A number, averaged over processes."""
+        total, processes = self.sum(torch.tensor([value, 1.0], dtype=torch.float64)).tolist()
+        return float(total / processes)
+
     def concatenated(self, values: Tensor) -> Tensor:
         """All-gathered rows, on the device of `values`."""
         moved = values.to(self._device).contiguous()
@@ -78,23 +84,48 @@ def total_moments(local: Moments, ranks: Ranks) -> Moments:
 
 
 def give_up(group: dist.ProcessGroup | None) -> None:
-    """Report to the processes in `gathered_pairs` that this one has no batch."""
+    """Report to the processes in `_gathered_rows` that this one has no batch."""
     sendable = "cuda" if "nccl" in str(dist.get_backend(group)) else "cpu"
     ProcessGroup(group, torch.device(sendable)).concatenated(torch.zeros(1, 3, dtype=torch.long))
 
 
 def gathered_pairs(z1: Tensor, z2: Tensor, ranks: ProcessGroup) -> Contrast:
-    """NT-Xent over all processes: the anchors are this process's rows, the keys are everyone's.
+    """NT-Xent over all processes: the anchors are this process's rows, the keys are everyone's."""
+    anchors, first, second = _gathered_rows(z1, z2, ranks)
+    pairs, everyone = len(anchors) // 2, len(first)
+    mine = torch.arange(pairs, device=first.device) + ranks.rank * pairs  # (b,)
+    itself = torch.cat([mine, mine + everyone])
+    return Contrast(
+        anchors=anchors,
+        keys=torch.cat([first, second]),
+        positive=torch.cat([mine + everyone, mine]),
+        itself=itself,
+    )
+
+
+def gathered_towers(z1: Tensor, z2: Tensor, ranks: ProcessGroup) -> Contrast:
+    """Two towers over all processes: every process holds the whole batch and reads all of it.
+
+    Both directions, both clouds and the modality gap need all rows of both towers.
+    """
+    _, first, second = _gathered_rows(z1, z2, ranks)
+    return Contrast(
+        anchors=first, keys=second, positive=torch.arange(len(first), device=first.device)
+    )
+
+
+def _gathered_rows(z1: Tensor, z2: Tensor, ranks: ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:
+    """Unit rows: both views of this process (2b, d), then each view of all processes.
 
     A batch that only one process cannot read makes all of them raise: none waits for another.
     Rows travel in the widest dtype that any process holds.
     """
     try:
-        anchors, reason = Contrast.paired(z1, z2).anchors, None  # (2b, d)
+        own, reason = Contrast.paired(z1, z2).anchors, None  # (2b, d)
     except Exception as error:
-        anchors, reason = z1.new_empty(0, 0), error
-    wide = anchors.dtype == torch.float64
-    told = ranks.concatenated(torch.tensor([[*anchors.shape, wide]]))  # (world, 3)
+        own, reason = z1.new_empty(0, 0), error
+    wide = own.dtype == torch.float64
+    told = ranks.concatenated(torch.tensor([[*own.shape, wide]]))  # (world, 3)
     shapes = told[:, :2]
     if reason is not None:
         raise reason
@@ -105,15 +136,6 @@ def gathered_pairs(z1: Tensor, z2: Tensor, ranks: ProcessGroup) -> Contrast:
             f"processes hold batches of different shapes {shapes.tolist()}: sync=True needs the "
             "same number of pairs everywhere (drop_last=True)"
         )
-    anchors = anchors.to(torch.float64 if told[:, 2].any() else torch.float32)
-    pairs = len(anchors) // 2
-    first, second = (ranks.concatenated(view) for view in anchors.chunk(2))
-    everyone = len(first)
-    mine = torch.arange(pairs, device=first.device) + ranks.rank * pairs  # (b,)
-    itself = torch.cat([mine, mine + everyone])
-    return Contrast(
-        anchors=anchors,
-        keys=torch.cat([first, second]),
-        positive=torch.cat([mine + everyone, mine]),
-        itself=itself,
-    )
+    own = own.to(torch.float64 if told[:, 2].any() else torch.float32)
+    first, second = (ranks.concatenated(view) for view in own.chunk(2))
+    return own, first, second
