@@ -47,12 +47,14 @@ def warnings_of(outcome: Outcome) -> dict[str, int]:
 
 def row_of(case: Case, outcome: Outcome, healthy: float | None) -> dict[str, Any]:
     found = warnings_of(outcome)
+    allowed = {*case.expected, *case.beside}
     return {
         "layout": case.layout,
         "case": case.name,
         "expected": list(case.expected),
         "found": found,
         "right": bool(set(found) & set(case.expected)) if case.expected else not found,
+        "misleading": sorted(set(found) - allowed) if case.expected else [],
         "quality": outcome.quality,
         "harm": 0.0 if healthy is None else healthy - outcome.quality,
         "std": outcome.std,
@@ -70,6 +72,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
         f"broken with a correct finding: {sum(row['right'] for row in broken)} of {len(broken)}",
         f"harmed by {HARM:g} points or more, with a correct finding: "
         f"{sum(row['right'] for row in harmful)} of {len(harmful)}",
+        f"broken with a misleading finding: {sum(bool(row['misleading']) for row in broken)} of "
+        f"{len(broken)}, with no other: "
+        f"{sum(bool(row['misleading']) and not row['right'] for row in broken)}",
     ]
     for name in ("std", "rankme"):
         bar = min(row[name] for row in healthy)
@@ -98,8 +103,9 @@ def main() -> None:
                 healthy[case.layout] = outcome.quality
             row = row_of(case, outcome, healthy.get(case.layout)) | {"data": name}
             rows.setdefault(half, []).append(row)
+            mark = "MISS" if not row["right"] else "ALSO" if row["misleading"] else "ok  "
             print(
-                f"{'ok  ' if row['right'] else 'MISS'} {name:9} {case.layout:7} {case.name:28} "
+                f"{mark} {name:9} {case.layout:7} {case.name:28} "
                 f"{row['quality']:5.1f} ({-row['harm']:+5.1f}) {row['found']} "
                 f"[{time.perf_counter() - started:.1f} s]",
                 flush=True,

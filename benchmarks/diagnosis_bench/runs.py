@@ -9,10 +9,11 @@ from torch.nn.functional import affine_grid, cross_entropy, grid_sample, normali
 
 from benchmarks.diagnosis_bench.cases import Case
 from benchmarks.diagnosis_bench.data import Pairs, Pictures
-from eigenbatch import Contrast, SpectralMonitor
+from eigenbatch import Contrast, Neighbours, SpectralMonitor
 from eigenbatch.monitor import Reading
 
 EVERY = 25
+MARKED = 32  # words that are replaced by a mark
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,23 @@ class Encoder(nn.Module):
         return z
 
 
+class Scale(nn.Module):
+    """What logits are multiplied by, learned or not, and the temperature the monitor is told."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(1 / case.tau).log(), requires_grad=case.learned)
+        self.case = case
+
+    def forward(self) -> Tensor:
+        """The scale, or tau itself if the case multiplies where it should divide."""
+        return torch.tensor(self.case.tau) if self.case.loss == "multiplied" else self.log.exp()
+
+    def told_tau(self) -> Tensor:
+        """1 / scale, unless the case gives the monitor another temperature."""
+        return torch.tensor(self.case.told_tau) if self.case.told_tau else 1 / self.log.exp()
+
+
 class Loop:
     """Data, batches, optimiser and monitor of one run."""
 
@@ -65,22 +83,47 @@ class Loop:
         self.case = case
         self.generator = torch.Generator().manual_seed(seed)
         self.fixed: Tensor | None = None
+        self.table: Tensor | None = None  # the last embedding of every sample, for hard batches
         self.readings: list[Reading] = []
         self.last = torch.zeros(2, 2)
 
     def ids(self, count: int) -> Tensor:
         """Rows of the next batch."""
-        if self.fixed is None or not self.case.same_batch:
-            order = torch.randperm(count, generator=self.generator)
-            self.fixed = order[: self.case.batch]
+        case, size = self.case, self.case.batch
+        if self.fixed is not None and case.same_batch:
+            return self.fixed
+        if self.table is not None and not (self.table == 0).all(1).any():  # all samples were seen
+            return Neighbours(4)(self.table, size, generator=self.generator)
+        order = torch.randperm(count, generator=self.generator)
+        if case.hard and self.table is not None:
+            order = order[
+                (self.table[order] != 0).any(1).int().argsort(stable=True)
+            ]  # unseen first
+        self.fixed = order[: size // 2].repeat(2) if case.twice else order[:size]
         return self.fixed
+
+    def note(self, rows: Tensor, z: Tensor, count: int) -> None:
+        """Store embeddings that hard batches are chosen by."""
+        if self.case.hard:
+            if self.table is None:
+                self.table = torch.zeros(count, z.shape[1])
+            self.table[rows] = normalize(z.detach())
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """AdamW, or SGD where the case asks for it."""
         case = self.case
         if case.sgd:
             return torch.optim.SGD(parameters, case.rate, momentum=0.9)
-        return torch.optim.AdamW(parameters, case.rate)
+        return torch.optim.AdamW(parameters, case.rate, weight_decay=case.decay)
+
+    def step(self, optimizer: torch.optim.Optimizer, loss: Tensor, step: int) -> None:
+        """One update; the rate is warmed up where the case asks for it."""
+        warm = min(1.0, (step + 1) / self.case.warmup) if self.case.warmup else 1.0
+        for group in optimizer.param_groups:
+            group["lr"] = self.case.rate * warm
+        optimizer.zero_grad()
+        (-loss if self.case.loss == "ascent" else loss).backward()
+        optimizer.step()
 
     def view(self, x: Tensor, marks: Tensor | None) -> Tensor:
         """Crop, flip, colour and noise, drawn for each picture and view; a mark survives them."""
@@ -91,9 +134,12 @@ class Loop:
             gain, light = torch.rand(2, *colours, generator=self.generator) - 0.5
             x = x * (1 + strength * gain) + 0.3 * strength * light
             x = x + 0.05 * strength * torch.randn(x.shape, generator=self.generator)
-        if marks is not None:
-            x = x.clone()
-            x[:, :, 0, :] = marks[:, None, : x.shape[3]]
+        if marks is None:
+            return x
+        if self.case.mark == "light":
+            return x + 4 * marks[:, :1, None, None]
+        x = x.clone()
+        x[:, :, 0, :] = marks[:, None, : x.shape[3]]
         return x
 
     def _cropped(self, x: Tensor, strength: float) -> Tensor:
@@ -131,14 +177,14 @@ class Loop:
         return Outcome(self.readings, quality, std, rank)
 
 
-def ntxent(z: Tensor, case: Case) -> Tensor:
+def ntxent(z: Tensor, case: Case, scale: Tensor | float) -> Tensor:
     """NT-Xent, with the mistake that the case asks for."""
     rows = z if case.loss == "raw" else normalize(z)
-    scale = case.tau if case.loss == "multiplied" else 1 / case.tau
     logits = rows @ rows.T * scale
     if case.loss != "unmasked":
         logits = logits.masked_fill(torch.eye(len(z), dtype=torch.bool), -torch.inf)
-    return cross_entropy(logits, torch.arange(len(z)).roll(len(z) // 2))
+    reduction = "sum" if case.loss == "sum" else "mean"
+    return cross_entropy(logits, torch.arange(len(z)).roll(len(z) // 2), reduction=reduction)
 
 
 def simclr(case: Case, data: Pictures, *, seed: int) -> Outcome:
@@ -146,8 +192,9 @@ def simclr(case: Case, data: Pictures, *, seed: int) -> Outcome:
     loop = Loop(case, seed=seed)
     images, marks, ids = _prepared(case, data, loop.generator)
     encoder = Encoder(case, tuple(images.shape[1:]))
-    optimizer = loop.optimizer(list(encoder.parameters()))
-    monitor = SpectralMonitor(case.tau, every=EVERY, quiet=True)
+    scale = Scale(case)
+    optimizer = loop.optimizer([*encoder.parameters(), *scale.parameters()])
+    monitor = SpectralMonitor(scale.told_tau, every=EVERY, quiet=True)
     for step in range(case.steps + 1):
         rows = loop.ids(len(images))
         shown = None if marks is None else marks[rows]
@@ -156,14 +203,14 @@ def simclr(case: Case, data: Pictures, *, seed: int) -> Outcome:
         z = encoder(torch.cat(views))
         if case.loss == "nan" and step >= 150:
             z = z * torch.nan
-        loss = ntxent(z, case)
+        loss = ntxent(z, case, scale())
         first, second = (z if case.loss == "raw" else normalize(z)).chunk(2)
-        loop.keep(monitor(first, second, loss=loss.detach(), ids=ids[rows]), z)
+        told = ids[rows] if case.ids else None
+        loop.keep(monitor(first, second, loss=loss.detach(), ids=told), z)
+        loop.note(rows, first, len(images))
         if case.loss == "nan" and step >= 150:
             continue
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        loop.step(optimizer, loss, step)
     return loop.outcome(knn(encoder, data))
 
 
@@ -185,7 +232,7 @@ def _prepared(
 def moco(case: Case, data: Pictures, *, seed: int) -> Outcome:
     torch.manual_seed(seed)
     loop = Loop(case, seed=seed)
-    images = data.train[: case.samples or None]
+    images, marks, _ = _prepared(case, data, loop.generator)
     encoder = Encoder(case, tuple(images.shape[1:]))
     slow = copy.deepcopy(encoder)
     optimizer = loop.optimizer(list(encoder.parameters()))
@@ -194,19 +241,18 @@ def moco(case: Case, data: Pictures, *, seed: int) -> Outcome:
     monitor = SpectralMonitor(case.tau, every=EVERY, quiet=True)
     for step in range(case.steps + 1):
         rows = loop.ids(len(images))
-        query = normalize(encoder(loop.view(images[rows], None)))
+        shown = None if marks is None else marks[rows]
+        query = normalize(encoder(loop.view(images[rows], shown)))
         with torch.no_grad():
             for mine, theirs in zip(slow.parameters(), encoder.parameters(), strict=True):
                 mine.lerp_(theirs, 1 - case.momentum)
-            key = normalize(slow(loop.view(images[rows], None)))
+            key = normalize(slow(loop.view(images[rows], shown)))
         logits = torch.cat([(query * key).sum(1, keepdim=True), query @ queue.T], 1) / case.tau
         loss = cross_entropy(logits, torch.zeros(len(query), dtype=torch.long))
         contrast = Contrast.queued(query, key, queue)
-        told = None if case.queue else queue_ids
+        told = queue_ids if case.ids and not case.queue else None
         loop.keep(monitor(contrast=contrast, loss=loss.detach(), ids=rows, queue_ids=told), query)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        loop.step(optimizer, loss, step)
         if case.queue == "random" or (case.queue == "stale" and step > 8 and step % 150):
             continue
         queue = torch.cat([key, queue])[: case.queue_size]
@@ -223,25 +269,30 @@ def towers(case: Case, data: Pairs, *, seed: int) -> Outcome:
         for side in (data.first, data.second, data.group)
     )
     sides = [Encoder(case, tuple(first.shape[1:])) for _ in range(2)]
-    scale = nn.Parameter(torch.tensor(1 / case.tau).log())
-    learnt = sides[:1] if case.frozen == "second" else sides
-    parameters = [one for side in learnt for one in side.parameters()]
-    optimizer = loop.optimizer(parameters + ([scale] if case.learned else []))
-    monitor = SpectralMonitor(lambda: 1 / scale.exp(), every=EVERY, quiet=True)
-    for _ in range(case.steps + 1):
+    if case.label_free:
+        second, sides[1] = first, sides[0]
+    if case.mark:
+        codes = torch.rand(len(first), MARKED, generator=loop.generator).round()
+        first, second = (torch.cat([codes, side[:, MARKED:]], 1) for side in (first, second))
+    scale = Scale(case)
+    learnt = {"first": sides[1:], "second": sides[:1]}.get(case.frozen, sides)
+    optimizer = loop.optimizer(
+        [*dict.fromkeys(one for side in learnt for one in side.parameters()), *scale.parameters()]
+    )
+    monitor = SpectralMonitor(scale.told_tau, every=EVERY, quiet=True)
+    target = torch.arange(case.batch)
+    for step in range(case.steps + 1):
         rows = loop.ids(len(first))
         drop = [torch.rand(len(rows), first.shape[1], generator=loop.generator) > 0.1 for _ in "ab"]
         za = normalize(sides[0](first[rows] * drop[0]))
         zb = normalize(sides[1](loop.shuffled(second[rows] * drop[1])))
-        factor = case.tau if case.loss == "multiplied" else scale.exp()
-        logits = za @ zb.T * factor
-        target = torch.arange(len(rows))
+        logits = za @ zb.T * scale()
         loss = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
-        given = group[rows]
-        loop.keep(monitor(za, zb, layout="cross", loss=loss.detach(), ids=given), za)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        loss = loss * (len(rows) if case.loss == "sum" else 1)
+        told = group[rows] if case.ids else None
+        loop.keep(monitor(za, zb, layout="cross", loss=loss.detach(), ids=told), za)
+        loop.note(rows, za, len(first))
+        loop.step(optimizer, loss, step)
     return loop.outcome(recall(sides, data))
 
 
