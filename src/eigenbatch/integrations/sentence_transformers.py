@@ -185,7 +185,7 @@ class HardBatches(TrainerCallback):
         columns = _two_columns(self._dataset)
         rank, world = rank_and_world()
         unknown = (~self.cache.filled).nonzero().squeeze(1)  # (m,)
-        for ids in unknown.split(1024 * world):
+        for ids in torch.split(unknown, 1024 * world):
             mine = ids[rank::world]
             towers = [self._encoded([column[i] for i in mine.tolist()]) for column in columns]
             self.cache.update_synchronized(mine, *towers)
