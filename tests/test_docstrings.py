@@ -19,7 +19,7 @@ def runner():
 def test_the_example_of_a_public_name_runs(name, tmp_path):
     text = inspect.getdoc(getattr(eigenbatch, name)) or ""
     test = doctest.DocTestParser().get_doctest(text, {"tmp_path": tmp_path}, name, None, None)
-    assert test.examples, f"{name} has no Example:"
+    assert test.examples, f"{name} has no Examples:"
     run, output = runner(), []
     run.run(test, out=output.append)
     assert run.failures == 0, "".join(output)

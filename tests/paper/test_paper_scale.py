@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from eigenbatch.train import override
+from eigenbatch.train.data.sets import cifar
 from eigenbatch_paper import training_chunks
 from eigenbatch_paper.claim import Place
 from eigenbatch_paper.registry import NAMES, claim

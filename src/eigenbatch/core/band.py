@@ -46,7 +46,7 @@ class BatchBand:
 class Band:
     """lower <= gamma_i <= upper for each anchor; `terms` sum to the upper band.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import Contrast, gradient_band
         >>> z = torch.randn(2, 32, 8, generator=torch.Generator().manual_seed(0))
@@ -122,7 +122,7 @@ def gradient_band(
     Returns:
         The band of every anchor and, as `mean`, of the batch mean.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import Contrast, gradient_band
         >>> z = torch.randn(2, 32, 8, generator=torch.Generator().manual_seed(0))

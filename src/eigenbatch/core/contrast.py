@@ -30,7 +30,7 @@ class Contrast:
         itself: (n,) index of each anchor among the keys, if it is one of them.
         first_negative: keys before this one are negatives of no anchor.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import Contrast
         >>> z1, z2 = torch.eye(4), torch.eye(4)

@@ -67,7 +67,7 @@ def leave_out_top_eigenvalues(z: Tensor, positive: Tensor) -> Tensor:
     Returns:
         (n,) largest eigenvalues, in float64 on the CPU.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import leave_out_top_eigenvalues
         >>> tops = leave_out_top_eigenvalues(torch.eye(6), torch.arange(6).roll(3))

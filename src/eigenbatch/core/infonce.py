@@ -31,7 +31,7 @@ SUM_LENGTH = 2**10
 class InfoNCE:
     """Per-anchor values; a gradient is that of the anchor's own loss, keys held fixed.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import Contrast, infonce
         >>> values = infonce(Contrast.cross(torch.eye(4), torch.eye(4)), tau=1.0)
@@ -131,7 +131,7 @@ def infonce(contrast: Contrast, tau: float | Tensor) -> InfoNCE:
     Returns:
         Loss, miss, gradient and their parts, one value per anchor.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import Contrast, infonce
         >>> values = infonce(Contrast.cross(torch.eye(4), torch.eye(4)), tau=1.0)

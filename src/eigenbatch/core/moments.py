@@ -62,7 +62,7 @@ def moments(z: Tensor, *, normalize: bool = True) -> Moments:
     Returns:
         Sums in float64 on the CPU.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import moments, spectrum
         >>> z = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))

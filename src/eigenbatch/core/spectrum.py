@@ -67,7 +67,7 @@ def spectrum(z_or_moments: Tensor | Moments, *, normalize: bool = True) -> Spect
     Returns:
         Eigenvalues, largest first, and the ranks that follow from them.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import spectrum
         >>> round(spectrum(torch.eye(4)).participation_ratio, 6)
@@ -162,7 +162,7 @@ def participation_ratio(z: Tensor, *, unbiased: bool = False, normalize: bool = 
     Returns:
         Between 1 (one direction) and min(n, d) (all alike).
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import participation_ratio
         >>> round(participation_ratio(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])), 6)
@@ -188,7 +188,7 @@ def isotropy_gap(z: Tensor, *, unbiased: bool = False, normalize: bool = True) -
     Returns:
         The gap in percent.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import isotropy_gap
         >>> isotropy_gap(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))

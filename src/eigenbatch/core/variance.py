@@ -51,7 +51,7 @@ def variance_band(contrast: Contrast, tau: float | Tensor) -> VarianceBand:
     Returns:
         The bound A sigma* + B_tau and the variance measured over the anchors; not certified.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import Contrast, variance_band
         >>> z = torch.randn(2, 32, 8, generator=torch.Generator().manual_seed(0))

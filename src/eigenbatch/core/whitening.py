@@ -26,7 +26,7 @@ def whiten(z: Tensor, *, eps: float = 1e-5, renormalize: bool = True) -> Tensor:
     Returns:
         (n, d) whitened rows in the dtype of z.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import participation_ratio, whiten
         >>> scale = torch.tensor([5.0, 1.0, 1.0, 1.0])

@@ -41,7 +41,7 @@ class SpectralWatch:
         sampler: saved with the run. After `accelerator.load_state` set `loader.iteration =
             watch.epoch`, and skip no batches: the sampler goes on with those that are left.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from accelerate import Accelerator
         >>> from eigenbatch import SpectralMonitor

@@ -10,7 +10,7 @@ Severity = Literal["info", "warning", "critical"]
 class Diagnosis:
     """One named finding; `evidence` holds the numbers and their thresholds.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import SpectralMonitor
         >>> z = torch.ones(64, 16)  # collapsed: every row is the same

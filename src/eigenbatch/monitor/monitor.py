@@ -55,7 +55,7 @@ class SpectralMonitor:
             must then call the monitor at the same steps, with equally many pairs.
         group: the processes of `sync`; None is all.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import SpectralMonitor
         >>> monitor = SpectralMonitor(tau=0.1, every=50)

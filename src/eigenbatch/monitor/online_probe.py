@@ -30,7 +30,7 @@ class OnlineProbe:
             own embedding of the epoch before.
         window: batches in the mean.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch.monitor import OnlineProbe
         >>> probe = OnlineProbe(classes=4)

@@ -44,7 +44,7 @@ class Reading:
     A batch with NaN, infinite or zero rows gives a reading too: its numbers are NaN, `failure` says
     what was found, and its only diagnosis is the critical "not finite".
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import SpectralMonitor
         >>> z = torch.randn(2, 64, 16, generator=torch.Generator().manual_seed(0))

@@ -15,7 +15,7 @@ class StopOn:
         *names: names of findings, see docs/diagnosis.md; "not finite" is NaN.
         patience: readings in a row.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import SpectralMonitor, StopOn
         >>> monitor, stop = SpectralMonitor(0.1, every=1, quiet=True), StopOn("not finite")

@@ -32,7 +32,7 @@ class Entry:
 class Comparison:
     """All selectors, and the accuracy their times are measured to.
 
-    Example:
+    Examples:
         >>> from eigenbatch import compare
         >>> def train(selector, seed, run):
         ...     run.log(1, knn=0.5 + 0.1 * (selector == "b") + 0.01 * seed)
@@ -86,7 +86,7 @@ def compare(
     Returns:
         Summaries of all runs, paired differences to the baseline, intervals and p-values.
 
-    Example:
+    Examples:
         >>> from eigenbatch import compare
         >>> def train(selector, seed, run):
         ...     for step in range(1, 4):

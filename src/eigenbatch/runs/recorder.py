@@ -43,7 +43,7 @@ class Recorder:
         device: for the manifest.
         also: called with every line that is written, e.g. to log it elsewhere.
 
-    Example:
+    Examples:
         >>> from eigenbatch import Recorder
         >>> with Recorder(tmp_path / "mine", config={"lr": 0.1, "seed": 0}) as run:
         ...     run.log(1, loss=2.5)

@@ -43,7 +43,7 @@ class EmbeddingCache:
         device: where they are kept.
         path: a file to map instead of memory.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import EmbeddingCache
         >>> cache = EmbeddingCache(100, dim=8, towers=2)
@@ -220,7 +220,7 @@ class EmbeddingCache:
         Returns:
             How many rows were added.
 
-        Example:
+        Examples:
             >>> import torch
             >>> from torch.utils.data import DataLoader
             >>> from eigenbatch import EmbeddingCache, IndexedDataset

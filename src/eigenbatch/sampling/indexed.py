@@ -19,7 +19,7 @@ class IndexedDataset(Dataset[tuple[int, T_co]]):
     Args:
         dataset: anything with `__getitem__` and `__len__`.
 
-    Example:
+    Examples:
         >>> from eigenbatch import IndexedDataset
         >>> IndexedDataset(["cat", "dog"])[1]
         (1, 'dog')

@@ -40,7 +40,7 @@ class NeighbourIndex:
             product quantisation, for 10^8 rows. It must divide the length of a row.
         every: epochs between two builds.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import EmbeddingCache, Neighbours, SpectralBatchSampler
         >>> from eigenbatch.sampling import NeighbourIndex

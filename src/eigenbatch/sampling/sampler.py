@@ -72,7 +72,7 @@ class SpectralBatchSampler(BatchSampler):
         index: proposes neighbours of the seeds beside the random candidates, for caches too large
             to search; with coverage "free" and `Neighbours` or `Auto` only.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import EmbeddingCache, Greedy, SpectralBatchSampler
         >>> cache = EmbeddingCache(100, 8)

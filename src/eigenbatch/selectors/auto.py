@@ -38,7 +38,7 @@ class Auto:
         positive: similarity of positive pairs, where only one tower is cached. A key is then
             assumed to be its anchor, turned away by that much in a direction of its own.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import Auto, EmbeddingCache, SpectralBatchSampler
         >>> cache = EmbeddingCache(1000, dim=16, towers=2)

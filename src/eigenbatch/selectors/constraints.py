@@ -21,7 +21,7 @@ class OnePerGroup(Rule):
             when a sampler binds the pool's sample ids.
         shortfall: what to do if there are fewer groups than samples: "raise", or "fill" at random.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import OnePerGroup, Random, select
         >>> pool, groups = torch.randn(40, 8), torch.arange(40) // 4

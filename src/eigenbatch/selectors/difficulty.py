@@ -18,7 +18,7 @@ class Blend:
     Args:
         weight: from -1, most similar, to 1, most diverse.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import Blend, participation_ratio, select
         >>> pool = torch.randn(400, 8, generator=torch.Generator().manual_seed(0))

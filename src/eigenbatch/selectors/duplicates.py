@@ -36,7 +36,7 @@ class NoNearDuplicates(Rule):
         positive: similarity of positive pairs, where only one tower is cached.
         shortfall: "raise" if too few rows are left, or "fill" the batch at random and warn.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import Neighbours, NoNearDuplicates, select
         >>> copies = torch.eye(8).repeat(3, 1)  # each row three times

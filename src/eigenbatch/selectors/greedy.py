@@ -32,7 +32,7 @@ class Greedy:
         literal: stop as printed once R enters the window, with fewer than batch_size rows (for
             study).
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import Greedy, participation_ratio, select
         >>> pool = torch.randn(400, 8, generator=torch.Generator().manual_seed(0))

@@ -200,7 +200,7 @@ def check_selector(name: str) -> None:
 def selector_named(name: str) -> "Selector":
     """The selector of that name.
 
-    Example:
+    Examples:
         >>> from eigenbatch.selectors import selector_named
         >>> selector_named("greedy-32").probe
         32

@@ -25,7 +25,7 @@ class Neighbours:
         seeds: random samples of a batch. `SpectralBatchSampler` also makes this number of the
             longest-waiting samples seeds of a batch in coverage "epoch" and "stream".
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import Neighbours, select
         >>> corners = torch.eye(4).repeat(25, 1)  # 25 copies of each

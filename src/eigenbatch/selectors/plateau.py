@@ -29,7 +29,7 @@ class LossPlateau:
         tolerance: smallest relative fall that counts.
         span: losses that are averaged.
 
-    Example:
+    Examples:
         >>> from eigenbatch.selectors import LossPlateau
         >>> plateau = LossPlateau(span=2)
         >>> for loss in (4.0, 3.0, 2.0, 1.0):
@@ -82,7 +82,7 @@ class OnLossPlateau:
         otherwise: for the rest of the time.
         plateau: what is told the losses.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch.selectors import OnLossPlateau, PoolBalanced, PoolMin, select
         >>> selector = OnLossPlateau(PoolMin(), PoolBalanced())

@@ -47,7 +47,7 @@ class PoolMax(_Partition):
     Args:
         normalize: put rows on the unit sphere before they are scored.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import PoolMax, select
         >>> pool = torch.randn(400, 8)
@@ -65,7 +65,7 @@ class PoolMin(_Partition):
     Args:
         normalize: put rows on the unit sphere before they are scored.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import PoolMin, select
         >>> pool = torch.randn(400, 8)
@@ -88,7 +88,7 @@ class PoolBalanced(_Partition):
         window: absolute ranks (low, high) instead.
         normalize: put rows on the unit sphere before they are scored.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import PoolBalanced, select
         >>> pool = torch.randn(400, 8, generator=torch.Generator().manual_seed(0))

@@ -10,7 +10,7 @@ from eigenbatch.selectors.selector import check_pool, shuffled
 class Random:
     """`batch_size` rows drawn uniformly without replacement.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import Random, select
         >>> len(select(torch.randn(40, 8), 10, Random()).unique())

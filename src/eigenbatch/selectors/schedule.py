@@ -42,7 +42,7 @@ class Schedule:
         then: the second one.
         when: sees every pool; the switch is made once it returns True.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import Greedy, Random, Schedule, select
         >>> from eigenbatch.selectors import AfterBatches

@@ -95,7 +95,7 @@ def select(
     Returns:
         Indices (batch_size,) into the pool; fewer only from `Greedy(literal=True)`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from eigenbatch import Greedy, select
         >>> z = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))

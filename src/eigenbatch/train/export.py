@@ -32,7 +32,7 @@ def load_encoder(run: str | Path) -> nn.Module:
         `preprocess` makes such images of uint8 pictures (b, c, h, w): scaled to `size`, divided by
         255, minus 0.5, divided by 0.25. ResNets have torchvision's parameter names.
 
-    Example:
+    Examples:
         >>> from eigenbatch import load_encoder
         >>> from eigenbatch.train import Run, override, train
         >>> settings = ["budget.epochs=1", "encoder.width=4", "method.dim=8"]

@@ -22,7 +22,7 @@ from eigenbatch.train.views import ViewsConfig
 class Run(Config):
     """Everything that decides the outcome of a training run: equal runs give equal results.
 
-    Example:
+    Examples:
         >>> from eigenbatch.train.run import Run
         >>> from eigenbatch.train.settings import override
         >>> run = override(Run(), ["method=moco", "method.tau=0.1"])
