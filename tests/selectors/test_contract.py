@@ -1,5 +1,6 @@
 """What every selector promises, whatever it does. A new selector is added to the list, no more."""
 
+import inspect
 from copy import deepcopy
 
 import pytest
@@ -19,9 +20,16 @@ from eigenbatch import (
     Random,
     Schedule,
     select,
+    selectors,
 )
 from eigenbatch.errors import ParameterError, RowError, ShapeError
-from eigenbatch.selectors import AfterBatches, EveryNth, IsotropyBelow, RankPlateau
+from eigenbatch.selectors import (
+    AfterBatches,
+    EveryNth,
+    IsotropyBelow,
+    OnLossPlateau,
+    RankPlateau,
+)
 
 # A rule or window that a pool cannot satisfy warns: here only the promises matter.
 pytestmark = pytest.mark.filterwarnings("ignore::eigenbatch.errors.NumericalWarning")
@@ -49,9 +57,21 @@ SELECTORS = {
     "schedule_isotropy": lambda: Schedule(Random(), Greedy(), IsotropyBelow(1e9)),
     "schedule_plateau": lambda: Schedule(PoolBalanced(), Greedy(), RankPlateau(span=1, every=1)),
     "every_nth": lambda: EveryNth(PoolMin(), 2, PoolBalanced()),
+    "on_loss_plateau": lambda: OnLossPlateau(PoolMin(), PoolBalanced()),
     "no_duplicates": lambda: NoNearDuplicates(Greedy(), 0.999999, shortfall="fill"),
     "one_per_group": lambda: OnePerGroup(Random(), torch.arange(40), shortfall="fill"),
 }
+
+
+def test_every_selector_of_the_room_is_in_the_list():
+    room = {name: getattr(selectors, name) for name in selectors.__all__}
+    chooses = {"pool", "batch_size", "generator"}
+    public = {
+        name
+        for name, one in room.items()
+        if inspect.isclass(one) and chooses <= inspect.signature(one.__call__).parameters.keys()
+    }
+    assert public - {"Selector"} == {type(make()).__name__ for make in SELECTORS.values()}
 
 
 def generator(seed=0):
