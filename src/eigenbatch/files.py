@@ -26,13 +26,23 @@ class FileFormatError(ValueError):
 
 
 def load_embeddings(path: Path) -> Tensor:
-    """The (rows, d) floating-point matrix stored in `path`.
+    """The (rows, d) floating-point matrix stored in a file.
 
     Args:
         path: a regular file ending in .npy, .npz, .safetensors, .pt or .pth with exactly one array.
 
+    Returns:
+        The matrix, on the CPU.
+
     Raises:
         FileFormatError: the file is absent, not a regular file, damaged, or holds something else.
+
+    Examples:
+        >>> import numpy
+        >>> from eigenbatch.files import load_embeddings
+        >>> numpy.save(tmp_path / "z.npy", numpy.eye(3))
+        >>> load_embeddings(tmp_path / "z.npy").shape
+        torch.Size([3, 3])
     """
     if not path.is_file():  # opening a pipe would block
         kind = "a folder" if path.is_dir() else "not a regular file" if path.exists() else None

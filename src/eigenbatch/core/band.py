@@ -29,7 +29,18 @@ Sampling = Literal["independent", "empirical"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchBand:
-    """The band of the batch mean of gamma_i."""
+    """The band of the batch mean of gamma_i.
+
+    Args:
+        lower: lower end.
+        measured: the mean itself.
+        upper: upper end.
+
+    Examples:
+        >>> from eigenbatch.core import BatchBand
+        >>> BatchBand(lower=1.0, measured=2.0, upper=3.0).contained
+        True
+    """
 
     lower: float
     measured: float
@@ -46,6 +57,13 @@ class BatchBand:
 class Band:
     """lower <= gamma_i <= upper for each anchor; `terms` sum to the upper band.
 
+    Args:
+        lower: (n,) lower end.
+        measured: (n,) gamma_i.
+        upper: (n,) upper end.
+        terms: parts of the upper end by name, each (n,).
+        mean: the band of the batch mean.
+
     Examples:
         >>> import torch
         >>> from eigenbatch import Contrast, gradient_band
@@ -55,10 +73,10 @@ class Band:
         (True, True)
     """
 
-    lower: Tensor  # (n,)
-    measured: Tensor  # (n,) gamma_i
-    upper: Tensor  # (n,)
-    terms: dict[str, Tensor]  # name -> (n,)
+    lower: Tensor
+    measured: Tensor
+    upper: Tensor
+    terms: dict[str, Tensor]
     mean: BatchBand
 
     @property
@@ -70,7 +88,23 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSample:
-    """How method="queue" looks at the queue: `size` sampled keys and the radius eps_K."""
+    """How `gradient_band(..., method="queue")` looks at the queue: some keys and the radius eps_K.
+
+    Args:
+        size: keys that are sampled.
+        delta: probability that the radius is exceeded.
+        kappa: as in `subgaussian_radius`.
+        constant: as in `subgaussian_radius`.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import Contrast, gradient_band
+        >>> from eigenbatch.core import QueueSample
+        >>> z = torch.randn(3, 64, 8, generator=torch.Generator().manual_seed(0))
+        >>> batch, sample = Contrast.queued(*z), QueueSample(size=32)
+        >>> len(gradient_band(batch, tau=0.2, method="queue", queue=sample).upper)
+        64
+    """
 
     size: int = 4096
     delta: float = 0.05

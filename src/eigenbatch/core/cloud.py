@@ -27,12 +27,34 @@ LEADING = 32  # eigenvalues kept to be looked at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """Ranks, gaps and the mean direction of `count` unit rows in `dimension` dimensions."""
+    """Ranks, gaps and the mean direction of unit rows.
+
+    Args:
+        count: rows n.
+        dimension: d.
+        sigma_hat: top eigenvalue of the second moment, between 1/d and 1.
+        mean_sqnorm: ||zbar||^2, what all rows have in common.
+        participation_ratio: the paper's R_eff.
+        participation_ratio_unbiased: the same without the bias of a small sample.
+        entropy_rank: exponential of the entropy of the eigenvalues (RankMe).
+        stable_rank: 1 / sigma_hat.
+        centred_entropy_rank: entropy rank of the centred rows; 0 if all rows are equal.
+        isotropy_gap: distance of the second moment from I/d, in percent.
+        isotropy_gap_unbiased: the same without the bias of a small sample.
+        leading: the largest eigenvalues, at most 32, descending.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.core import cloud_of
+        >>> cloud = cloud_of(torch.eye(4))
+        >>> cloud.count, cloud.dimension, cloud.attainable_rank, round(cloud.sigma_hat, 6)
+        (4, 4, 4, 0.25)
+    """
 
     count: int
     dimension: int
-    sigma_hat: float  # top eigenvalue, between 1/d and 1
-    mean_sqnorm: float  # ||zbar||^2: what all rows have in common
+    sigma_hat: float
+    mean_sqnorm: float
     participation_ratio: float
     participation_ratio_unbiased: float
     entropy_rank: float
@@ -40,7 +62,7 @@ class Cloud:
     centred_entropy_rank: float
     isotropy_gap: float
     isotropy_gap_unbiased: float
-    leading: tuple[float, ...]  # the largest eigenvalues, at most 32, descending
+    leading: tuple[float, ...]
 
     @property
     def attainable_rank(self) -> int:
@@ -68,12 +90,25 @@ def cloud_of(
 ) -> Cloud:
     """The summary of the rows of z (n, d), put on the sphere, or of all rows behind moments.
 
-    Rows behind moments must have been unit rows. `cloud_spectrum` is `spectrum(z_or_moments)` and
-    `gram` the smaller Gram matrix of fewer rows than dimensions, for callers that have them.
-
     The unbiased numbers ask for independent rows. Two views of a sample are not: where every row
-    has one positive among the others, give `positive_squares`, the sum of <z_i, z_i+>^2 over rows,
-    and those pairs are left out. (At cosine 0.75, n = 256, d = 1024 they would add 150 % of gap.)
+    has one positive among the others, give `positive_squares`, and those pairs are left out. (At
+    cosine 0.75, n = 256, d = 1024 they would add 150 % of gap.)
+
+    Args:
+        z_or_moments: rows (n, d), or moments of unit rows.
+        cloud_spectrum: `spectrum(z_or_moments)`, for callers that have it.
+        positive_squares: the sum of <z_i, z_i+>^2 over rows.
+        gram: the smaller Gram matrix of fewer rows than dimensions, for callers that have it.
+
+    Returns:
+        Ranks, gaps and the mean direction.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.core import cloud_of
+        >>> z = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+        >>> cloud_of(z).mean_share < cloud_of(z + 2).mean_share  # a shared vector is added
+        True
     """
     check_rows_or_moments(z_or_moments)
     check_type(cloud_spectrum, (Spectrum, type(None)), "cloud_spectrum")

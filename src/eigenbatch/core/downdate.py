@@ -87,7 +87,21 @@ def leave_out_top_eigenvalues(z: Tensor, positive: Tensor) -> Tensor:
 
 
 def negative_tops(contrast: Contrast) -> Tensor:
-    """sigma*^(i) of every anchor's own negatives, whatever the layout; (n,)."""
+    """sigma*^(i) of every anchor's own negatives, whatever the layout.
+
+    Args:
+        contrast: the batch.
+
+    Returns:
+        (n,) largest eigenvalue of the second moment of each anchor's negatives.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import Contrast
+        >>> from eigenbatch.core import negative_tops
+        >>> negative_tops(Contrast.cross(torch.eye(3), torch.eye(3)))
+        tensor([0.5000, 0.5000, 0.5000], dtype=torch.float64)
+    """
     check_contrast(contrast)
     rows = accumulated(contrast.candidates)  # (M, d)
     if contrast.removed:

@@ -31,6 +31,14 @@ SUM_LENGTH = 2**10
 class InfoNCE:
     """Per-anchor values; a gradient is that of the anchor's own loss, keys held fixed.
 
+    Args:
+        contrast: the batch.
+        tau: softmax temperature.
+        log_odds: (n,) log-odds of missing the positive.
+        softmax_mean: (n, d) m_i, the softmax mean of the negatives only.
+        positives: (n, d) z_i+.
+        effective_negatives: (n,) 1 / ||q_i||^2, q the softmax over negatives.
+
     Examples:
         >>> import torch
         >>> from eigenbatch import Contrast, infonce
@@ -41,10 +49,10 @@ class InfoNCE:
 
     contrast: Contrast
     tau: float
-    log_odds: Tensor  # (n,) of missing the positive
-    softmax_mean: Tensor  # (n, d) m_i, negatives only
-    positives: Tensor  # (n, d) z_i+
-    effective_negatives: Tensor  # (n,) 1 / ||q_i||^2
+    log_odds: Tensor
+    softmax_mean: Tensor
+    positives: Tensor
+    effective_negatives: Tensor
 
     @property
     def loss(self) -> Tensor:
@@ -106,11 +114,25 @@ class InfoNCE:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Decomposition:
-    """delta_i = M_i - z_i+ = A_i + B_i + C_i (Step 4); each (n, d)."""
+    """delta_i = M_i - z_i+ = A_i + B_i + C_i (Step 4).
 
-    softmax_error: Tensor  # A = -eps z+
-    sampling: Tensor  # B = eps zbar-
-    fluctuation: Tensor  # C = eps sum (q - 1/N-) z
+    Args:
+        softmax_error: (n, d) A = -eps z+.
+        sampling: (n, d) B = eps zbar-.
+        fluctuation: (n, d) C = eps sum (q - 1/N-) z.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import Contrast
+        >>> from eigenbatch.core import decompose
+        >>> parts = decompose(Contrast.cross(torch.eye(4), torch.eye(4)), tau=1.0)
+        >>> bool(parts.fluctuation.abs().max() < 1e-6)  # equal negatives: nothing fluctuates
+        True
+    """
+
+    softmax_error: Tensor
+    sampling: Tensor
+    fluctuation: Tensor
 
     @property
     def total(self) -> Tensor:
@@ -243,7 +265,25 @@ def summation_length(contrast: Contrast) -> int:
 
 
 def decompose(contrast: Contrast, tau: float | Tensor) -> Decomposition:
-    """The exact split of tau times the anchor gradient into error, sampling and fluctuation."""
+    """The exact split of tau times the anchor gradient into error, sampling and fluctuation.
+
+    Args:
+        contrast: the batch.
+        tau: softmax temperature.
+
+    Returns:
+        The three parts of every anchor.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import Contrast, infonce
+        >>> from eigenbatch.core import decompose
+        >>> z = torch.randn(2, 32, 8, generator=torch.Generator().manual_seed(0))
+        >>> batch = Contrast.paired(*z)
+        >>> parts, values = decompose(batch, tau=0.5), infonce(batch, tau=0.5)
+        >>> torch.allclose(parts.total, 0.5 * values.gradients, atol=1e-6)
+        True
+    """
     values = infonce(contrast, tau)
     miss = values.miss[:, None]  # (n, 1)
     return Decomposition(

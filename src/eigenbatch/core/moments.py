@@ -13,11 +13,24 @@ from eigenbatch.errors import ShapeError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moments:
-    """Sums over rows, so that `a + b` describes both batches together."""
+    """Sums over rows, so that `a + b` describes both batches together.
+
+    Args:
+        count: rows n.
+        sum: (d,) sum of z.
+        second: (d, d) sum of z z^T.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import moments
+        >>> z = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+        >>> (moments(z[:32]) + moments(z[32:])).count
+        64
+    """
 
     count: int
-    sum: Tensor  # (d,) sum of z
-    second: Tensor  # (d, d) sum of z z^T
+    sum: Tensor
+    second: Tensor
 
     def __post_init__(self) -> None:
         whole(self.count, "count", least=0)

@@ -36,7 +36,22 @@ from eigenbatch.core.spectrum import Spectrum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The mean squared anchor gradient after a change: a ceiling, or with `exact` the value."""
+    """The mean squared anchor gradient after a change that was not made.
+
+    Args:
+        change: what is changed, in words.
+        ceiling: an upper bound, or with `exact` the value.
+        assumes: what the bound assumes, in words.
+        exact: whether the value was computed and not bounded.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import SpectralMonitor
+        >>> z = torch.randn(2, 64, 16, generator=torch.Generator().manual_seed(0))
+        >>> reading = SpectralMonitor(tau=0.1, every=1, quiet=True)(*z)
+        >>> reading.outlook.at_tau(0.2).change
+        'tau 0.1 -> 0.2'
+    """
 
     change: str
     ceiling: float
@@ -46,18 +61,39 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outlook:
-    """What predictions need to remember of a batch: a few numbers per anchor, no embeddings."""
+    """What predictions need to remember of a batch: a few numbers per anchor, no embeddings.
+
+    Args:
+        tau: softmax temperature of the batch.
+        negative_count: N-, negatives per anchor.
+        log_odds: (n,) log-odds of missing the positive.
+        positive_similarity: (n,) <z_i, z_i+>.
+        confusion: (n,) <m_i, z_i+>.
+        concentration: (n,) ||q_i||^2.
+        eigenvalues: (d,) of the candidates, trace one.
+        top: lambda_1 of the candidates' sum of outer products.
+        candidates: number of candidates.
+        sampled: candidates behind `eigenvalues` and `top`, all of them or some.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import SpectralMonitor
+        >>> z = torch.randn(2, 64, 16, generator=torch.Generator().manual_seed(0))
+        >>> outlook = SpectralMonitor(tau=0.1, every=1, quiet=True)(*z).outlook
+        >>> outlook.with_negatives(254).ceiling > outlook.with_negatives(126).ceiling
+        True
+    """
 
     tau: float
     negative_count: int
-    log_odds: Tensor  # (n,)
-    positive_similarity: Tensor  # (n,)
-    confusion: Tensor  # (n,) <m_i, z_i+>
-    concentration: Tensor  # (n,) ||q_i||^2
-    eigenvalues: Tensor  # (d,) trace one
-    top: float  # lambda_1 of the candidates' sum of outer products
+    log_odds: Tensor
+    positive_similarity: Tensor
+    confusion: Tensor
+    concentration: Tensor
+    eigenvalues: Tensor
+    top: float
     candidates: int
-    sampled: int  # candidates behind `eigenvalues` and `top`, all of them or some
+    sampled: int
 
     def gathered(self, concatenated: Callable[[Tensor], Tensor]) -> Self:
         """The outlook of several processes; `concatenated` stacks the rows (n, k) of all."""

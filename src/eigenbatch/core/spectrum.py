@@ -19,10 +19,22 @@ from eigenbatch.errors import RowError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Spectrum:
-    """Eigenvalues of a trace-one second moment, largest first."""
+    """Eigenvalues of a trace-one second moment, and every rank that follows from them.
 
-    eigenvalues: Tensor  # (d,)
-    count: int  # rows behind it
+    Args:
+        eigenvalues: (d,) largest first.
+        count: rows behind them.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import spectrum
+        >>> two = spectrum(torch.tensor([[1.0, 0, 0], [0, 1, 0]]))  # two directions of three
+        >>> two.eigenvalues.tolist(), two.attainable_rank
+        ([0.5, 0.5, 0.0], 2)
+    """
+
+    eigenvalues: Tensor
+    count: int
 
     @property
     def top(self) -> float:

@@ -17,12 +17,25 @@ from eigenbatch.core.precision import accumulated, positive_scalar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceBand:
-    """Var(gamma_i) <= coefficient * sigma + remainder, beside the variance over this batch."""
+    """Var(gamma_i) <= coefficient * sigma + remainder, and the variance over this batch.
 
-    coefficient: float  # A(N-, tau)
-    remainder: float  # B_tau
-    sigma: float  # mean of sigma*^(i)
-    measured: float  # variance of gamma_i over anchors
+    Args:
+        coefficient: A(N-, tau).
+        remainder: B_tau.
+        sigma: mean of sigma*^(i).
+        measured: variance of gamma_i over anchors.
+
+    Examples:
+        >>> from eigenbatch.core import VarianceBand
+        >>> band = VarianceBand(coefficient=2.0, remainder=1.0, sigma=0.5, measured=1.5)
+        >>> band.bound, band.contained
+        (2.0, True)
+    """
+
+    coefficient: float
+    remainder: float
+    sigma: float
+    measured: float
 
     @property
     def bound(self) -> float:
@@ -36,7 +49,20 @@ class VarianceBand:
 
 
 def variance_coefficient(negative_count: int, tau: float | Tensor) -> float:
-    """A(N-, tau) = 3 / (N- tau^4) (1 - 1/N-)."""
+    """A(N-, tau) = 3 / (N- tau^4) (1 - 1/N-).
+
+    Args:
+        negative_count: N-, negatives per anchor.
+        tau: softmax temperature.
+
+    Returns:
+        The factor of sigma* in equation (V).
+
+    Examples:
+        >>> from eigenbatch.core import variance_coefficient
+        >>> variance_coefficient(3, tau=1.0)
+        0.6666666666666667
+    """
     whole(negative_count, "negative_count", least=1)
     return 3 / (negative_count * positive_scalar(tau, "tau") ** 4) * (1 - 1 / negative_count)
 

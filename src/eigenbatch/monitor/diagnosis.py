@@ -8,7 +8,13 @@ Severity = Literal["info", "warning", "critical"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """One named finding; `evidence` holds the numbers and their thresholds.
+    """One named finding.
+
+    Args:
+        name: name of the finding, see docs/diagnosis.md.
+        severity: "info", "warning" or "critical".
+        evidence: the numbers behind it and their thresholds.
+        advice: what to do.
 
     Examples:
         >>> import torch

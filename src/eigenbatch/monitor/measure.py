@@ -60,10 +60,31 @@ def read_batch(
     loss: float | None = None,
     ranks: Ranks | None = None,
 ) -> Reading:
-    """Everything one batch says; see `SpectralMonitor` for the arguments.
+    """Everything one batch says, without a monitor.
 
     The cloud is that of the keys: all rows of an NT-Xent batch, the keys of a cross batch, a random
     sample of a queue. Work is done in row blocks, memory stays linear in the batch.
+
+    Args:
+        contrast: the batch.
+        tau: softmax temperature.
+        method: band of the gradient, as in `gradient_band`.
+        ids: (n,) sample ids of the anchors, to find repeats.
+        queue_ids: (K,) sample ids of the queue; -1: an empty slot.
+        inputs: norms and precision of the embeddings before they were normalised.
+        loss: the loss of your own code, to be checked.
+        ranks: the processes to sum over; None: this one.
+
+    Returns:
+        The reading; its findings are `reading.diagnoses`.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import Contrast
+        >>> from eigenbatch.monitor import read_batch
+        >>> z = torch.randn(2, 64, 16, generator=torch.Generator().manual_seed(0))
+        >>> [finding.name for finding in read_batch(Contrast.paired(*z), tau=0.2).diagnoses]
+        ['stuck at chance']
     """
     check_contrast(contrast)
     check_choice(method, get_args(Method), "method")

@@ -42,7 +42,24 @@ class Reading:
     """One batch. `step`, `trend` and `course` are None outside a monitor.
 
     A batch with NaN, infinite or zero rows gives a reading too: its numbers are NaN, `failure` says
-    what was found, and its only diagnosis is the critical "not finite".
+    what was found, and its only finding is the critical "not finite".
+
+    Args:
+        anchors: number of anchors.
+        softmax: loss, miss and effective negatives.
+        gradient: mean squared anchor gradient and its bands.
+        cloud: ranks and mean of the embeddings.
+        axes: how the coordinates share the squared length.
+        negatives: how hard and how repeated the negatives are.
+        outlook: what predictions need.
+        towers: both sides of a cross batch.
+        queue: likeness and fill of a queue.
+        inputs: norms and precision of the embeddings before they were normalised.
+        claim: the loss of your own code, and what it should be.
+        failure: why the batch cannot be read.
+        step: step of the run.
+        trend: change since earlier readings.
+        course: what was seen in the run so far.
 
     Examples:
         >>> import torch

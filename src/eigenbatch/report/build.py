@@ -38,7 +38,23 @@ OUTCOMES = {
 
 
 def build(paths: Sequence[Path], out: Path) -> Path:
-    """Write a page about every run and claim at or below the paths to `out`."""
+    """Write one self-contained page about every run and claim at or below the paths.
+
+    Args:
+        paths: run directories, or folders that hold some.
+        out: the HTML file; it is replaced if it exists.
+
+    Returns:
+        `out`.
+
+    Examples:
+        >>> from eigenbatch import Recorder
+        >>> from eigenbatch.report.build import build
+        >>> with Recorder(tmp_path / "run") as run:
+        ...     run.log(1, loss=0.5, knn=0.9)
+        >>> build([tmp_path], tmp_path / "page.html").name
+        'page.html'
+    """
     folders = find_folders(paths)
     if not folders:
         places = ", ".join(str(path) for path in paths)

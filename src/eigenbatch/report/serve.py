@@ -24,8 +24,17 @@ def serve(
 
     Paths need not exist yet, and may vanish: the page shows what is there.
 
-    port: 0 takes any free one. ready: called with the address once it answers.
-    interval: seconds between two looks at the files.
+    Args:
+        paths: run directories, or folders that hold some.
+        port: 0 takes any free one.
+        interval: seconds between two looks at the files.
+        ready: called with the address once it answers.
+
+    Examples:
+        >>> from eigenbatch.report.serve import serve
+        >>> def stop(address):  # a real one prints the address, or opens a browser
+        ...     raise KeyboardInterrupt
+        >>> serve([tmp_path], ready=stop)
     """
     try:
         with server(paths, port=port, interval=interval) as running:

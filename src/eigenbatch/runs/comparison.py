@@ -32,6 +32,10 @@ class Entry:
 class Comparison:
     """All selectors, and the accuracy their times are measured to.
 
+    Args:
+        target: that accuracy.
+        entries: one per selector, the baseline first.
+
     Examples:
         >>> from eigenbatch import compare
         >>> def train(selector, seed, run):

@@ -56,6 +56,12 @@ def paired_difference(treated: Sequence[float], baseline: Sequence[float]) -> Pa
     Returns:
         The mean difference; its interval and p-value are NaN with a single pair or when a value is
         not finite.
+
+    Examples:
+        >>> from eigenbatch.runs import paired_difference
+        >>> gain = paired_difference([0.62, 0.64, 0.69], [0.60, 0.61, 0.65])
+        >>> round(gain.mean, 3), round(gain.low, 3), round(gain.high, 3), gain.significant
+        (0.03, 0.005, 0.055, True)
     """
     if len(treated) != len(baseline) or len(treated) == 0:
         raise ParameterError(

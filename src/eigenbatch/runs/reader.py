@@ -32,6 +32,15 @@ class RunRecord:
         problems: sentences about what is wrong with the files.
         finished: whether the run wrote its last line and no line before it is missing.
         metrics: every number by name, and what is not a number.
+
+    Examples:
+        >>> from eigenbatch import Recorder
+        >>> from eigenbatch.runs import read_run
+        >>> with Recorder(tmp_path / "run", config={"lr": 0.1}) as run:
+        ...     run.log(1, loss=0.5, knn=0.9)
+        >>> record = read_run(tmp_path / "run")
+        >>> record.settings, record.accuracy_name, record.final("loss"), record.finished
+        ({'lr': 0.1}, 'knn', 0.5, True)
     """
 
     folder: Path
@@ -73,6 +82,17 @@ def read_run(folder: Path, *, clock: Clock = "seconds") -> RunRecord:
     Args:
         folder: the run directory.
         clock: whether times are wall-clock or processor time.
+
+    Returns:
+        Settings, metrics and what is wrong with the files; damaged files raise nothing.
+
+    Examples:
+        >>> from eigenbatch import Recorder
+        >>> from eigenbatch.runs import read_run
+        >>> with Recorder(tmp_path / "run") as run:
+        ...     run.log(1, loss=0.5)
+        >>> read_run(tmp_path / "run").series["loss"].value.tolist()
+        [0.5]
     """
     directory = RunDirectory(Path(folder))
     content: dict[str, Any] = {}

@@ -33,15 +33,40 @@ COLLAPSE_ALIGNMENT = 0.98
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One run in numbers; the module's table has the definitions."""
+    """One run in numbers, each defined once.
+
+    Args:
+        first_accuracy: the evaluation at step 0, of the untrained encoder; NaN if there was none.
+        final_accuracy: the last evaluation: kNN accuracy, MRR, or a user's `accuracy`.
+        seconds: training time, without evaluations.
+        seconds_to_target: when the accuracy first reaches the target, linear between evaluations;
+            inf: never, NaN: from the start.
+        epochs_to_target: the same in epochs.
+        loss_area: AULC, the mean training loss of each epoch, summed over epochs.
+        accuracy_area: AUAC, the mean accuracy of the evaluations after the first step.
+        peak_sigma: largest sigma-hat of any reading.
+        collapsed: some reading had sigma-hat > 0.99 or alignment > 0.98.
+        selection_share: time spent choosing batches over `seconds`.
+        mean_rank: mean R_eff of the batches as cached.
+
+    Examples:
+        >>> from eigenbatch import Recorder
+        >>> from eigenbatch.runs import read_run, summarise
+        >>> with Recorder(tmp_path / "run") as run:
+        ...     run.log(0, epoch=0, knn=0.5)
+        ...     run.log(10, epoch=1, knn=0.9)
+        >>> summary = summarise(read_run(tmp_path / "run"), target=0.7)
+        >>> summary.first_accuracy, summary.final_accuracy, round(summary.epochs_to_target, 6)
+        (0.5, 0.9, 0.5)
+    """
 
     first_accuracy: float
     final_accuracy: float
     seconds: float
     seconds_to_target: float
     epochs_to_target: float
-    loss_area: float  # AULC
-    accuracy_area: float  # AUAC
+    loss_area: float
+    accuracy_area: float
     peak_sigma: float
     collapsed: bool
     selection_share: float
@@ -60,6 +85,14 @@ def summarise(
 
     Returns:
         Every number of the run; NaN where the run did not record what it needs.
+
+    Examples:
+        >>> from eigenbatch import Recorder
+        >>> from eigenbatch.runs import read_run, summarise
+        >>> with Recorder(tmp_path / "run") as run:
+        ...     run.log(1, knn=0.9)
+        >>> summarise(read_run(tmp_path / "run")).final_accuracy
+        0.9
     """
     curve, series = run.accuracy, run.series
     if curve is None:

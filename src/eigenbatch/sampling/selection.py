@@ -16,16 +16,37 @@ from eigenbatch.selectors.selector import Bindable, Selector, shuffled
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Selection:
-    """What was chosen for one batch, and from what. Ratios are computed when asked for."""
+    """What was chosen for one batch, and from what. Ratios are computed when asked for.
+
+    Args:
+        epoch: number of the epoch.
+        batch: number of the batch within the epoch.
+        ids: (n,) the global batch.
+        ages: (n,) updates since each sample was embedded; -1: it has no embedding.
+        due: samples that were taken because they were buffered longest.
+        seconds: time spent reading the cache and choosing.
+        rows: (at most n, d) cached embeddings of the batch, as far as they are known.
+        baseline: embeddings of as many candidates at random.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import EmbeddingCache, Greedy, SpectralBatchSampler
+        >>> cache = EmbeddingCache(100, dim=8)
+        >>> cache.update(torch.arange(100), torch.randn(100, 8))
+        >>> sampler = SpectralBatchSampler(cache, 10, Greedy())
+        >>> batch = next(iter(sampler))
+        >>> sampler.last.ids.tolist() == batch, sampler.last.unknown
+        (True, 0)
+    """
 
     epoch: int
-    batch: int  # number within the epoch
-    ids: Tensor  # (n,) the global batch
-    ages: Tensor  # (n,) updates since each was embedded, -1 unknown
-    due: int  # how many were taken because they were buffered longest
-    seconds: float  # reading the cache and choosing
-    rows: Tensor  # (<= n, d) cached embeddings of the batch, as far as they are known
-    baseline: Tensor  # those of as many candidates at random
+    batch: int
+    ids: Tensor
+    ages: Tensor
+    due: int
+    seconds: float
+    rows: Tensor
+    baseline: Tensor
 
     @property
     def participation_ratio(self) -> float:

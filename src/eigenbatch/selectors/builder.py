@@ -17,12 +17,21 @@ class BatchBuilder:
     Once there are `probe` candidates, the one of smallest q_B is moved to the batch and the others
     are kept, so every pick is the best of `probe`. The source may be a stream or a MoCo queue.
 
-        builder = BatchBuilder(batch_size=256, probe=64)
-        for ids, z in stream:
-            builder.offer(ids, z)
-            if builder.full:
-                break
-        train_on(builder.ids)
+    Args:
+        batch_size: rows of the batch.
+        probe: candidates that a pick is chosen from.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.selectors import BatchBuilder
+        >>> builder = BatchBuilder(batch_size=8, probe=4)
+        >>> for start in range(0, 64, 16):  # a stream of 16 rows at a time
+        ...     ids = torch.arange(start, start + 16)
+        ...     added = builder.offer(ids, torch.randn(16, 5))
+        ...     if builder.full:
+        ...         break
+        >>> len(builder.ids)
+        8
     """
 
     def __init__(self, batch_size: int, probe: int = 64) -> None:

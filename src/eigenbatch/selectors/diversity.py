@@ -7,7 +7,21 @@ from eigenbatch.errors import ShapeError
 
 
 def rayleigh_scores(candidates: Tensor, batch: Tensor) -> Tensor:
-    """q_B(z) = z^T Sigma_B z = mean over B of <z, z'>^2, for each candidate; (c,)."""
+    """q_B(z) = z^T Sigma_B z = mean over B of <z, z'>^2, for each candidate.
+
+    Args:
+        candidates: (c, d) rows.
+        batch: (b, d) rows of B.
+
+    Returns:
+        (c,) scores; small ones add diversity.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.selectors import rayleigh_scores
+        >>> rayleigh_scores(torch.eye(2), torch.tensor([[1.0, 0.0]])).tolist()
+        [1.0, 0.0]
+    """
     check_matrix(candidates, "candidates")
     check_matrix(batch, "batch")
     if candidates.shape[-1] != batch.shape[-1]:
@@ -20,9 +34,22 @@ def rayleigh_scores(candidates: Tensor, batch: Tensor) -> Tensor:
 
 
 def frobenius_diversity(candidates: Tensor, batch: Tensor) -> Tensor:
-    """||Sigma_B - z z^T||_F^2 = t_B - 2 q_B(z) + ||z||^4, for each candidate; (c,).
+    """||Sigma_B - z z^T||_F^2 = t_B - 2 q_B(z) + ||z||^4, for each candidate.
 
     For unit rows its arg-max is the arg-min of q_B.
+
+    Args:
+        candidates: (c, d) rows.
+        batch: (b, d) rows of B.
+
+    Returns:
+        (c,) squared distances.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.selectors import frobenius_diversity
+        >>> frobenius_diversity(torch.eye(2), torch.tensor([[1.0, 0.0]])).tolist()
+        [0.0, 2.0]
     """
     check_matrix(batch, "batch")
     check_matrix(candidates, "candidates")

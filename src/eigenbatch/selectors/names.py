@@ -200,6 +200,12 @@ def check_selector(name: str) -> None:
 def selector_named(name: str) -> "Selector":
     """The selector of that name.
 
+    Args:
+        name: written as in `eigenbatch train --help`, e.g. "greedy-64".
+
+    Returns:
+        A new selector.
+
     Examples:
         >>> from eigenbatch.selectors import selector_named
         >>> selector_named("greedy-32").probe

@@ -27,10 +27,18 @@ class Offer:
     """Candidates for one batch.
 
     Args:
-        rows: (k, d) unit rows, or (k, 2d) for two towers: an anchor and its key side by side.
+        rows: (k, d) unit rows, or (k, 2d) for two towers: an anchor and its key in one row.
         towers: 1 or 2.
         given: (g,) rows that are in the batch already.
         barred: (k,) True where a row must not be chosen; None: all may be.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.selectors.greedy import Greedy
+        >>> from eigenbatch.selectors.offer import Offer
+        >>> offer = Offer(rows=torch.eye(6), given=torch.tensor([4]))
+        >>> Greedy().complete(offer, 3)[0].item()  # the batch begins with what was given
+        4
     """
 
     rows: Tensor

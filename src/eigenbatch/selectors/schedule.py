@@ -120,7 +120,20 @@ class Schedule:
 
 
 class EveryNth:
-    """`selector` once every `every` batches, `otherwise` in between (P2 "to escape flats")."""
+    """`selector` once every `every` batches, `otherwise` in between (P2 "to escape flats").
+
+    Args:
+        selector: chooses the `every`-th, 2 `every`-th, ... batch.
+        every: batches per use of `selector`.
+        otherwise: chooses the other batches.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.selectors import EveryNth, PoolBalanced, PoolMin, select
+        >>> rarely = EveryNth(PoolMin(), 10, PoolBalanced())
+        >>> len(select(torch.randn(40, 8), 10, rarely))
+        10
+    """
 
     def __init__(self, selector: Selector, every: int, otherwise: Selector) -> None:
         check_callable(selector, "selector", "PoolMin()")

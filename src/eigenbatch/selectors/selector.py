@@ -12,15 +12,32 @@ from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 
 
 class Selector(Protocol):
-    """`batch_size` distinct indices into `pool` (k, d), a LongTensor on the pool's device.
+    """What a selector is: a callable from a pool of embeddings to the indices of one batch.
 
     All randomness comes from `generator`; without one, from torch's global generator.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import select
+        >>> def first_rows(pool, batch_size, *, generator=None):  # any such function is a selector
+        ...     return torch.arange(batch_size)
+        >>> select(torch.randn(40, 8), 3, first_rows).tolist()
+        [0, 1, 2]
     """
 
     def __call__(
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Choose one batch."""
+        """Choose one batch.
+
+        Args:
+            pool: embeddings (k, d) of the candidates.
+            batch_size: how many to choose.
+            generator: source of randomness.
+
+        Returns:
+            (batch_size,) distinct indices into the pool, a LongTensor on its device.
+        """
         ...
 
 

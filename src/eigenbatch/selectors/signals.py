@@ -24,6 +24,16 @@ class AfterBatches:
     """True once `count` batches were selected.
 
     A sampler selects nothing while its cache is cold: for about 15 epochs, `14 * len(sampler)`.
+
+    Args:
+        count: batches before the switch.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.selectors import AfterBatches
+        >>> signal = AfterBatches(1)
+        >>> signal(torch.randn(40, 8)), signal(torch.randn(40, 8))
+        (False, True)
     """
 
     def __init__(self, count: int) -> None:
@@ -51,10 +61,20 @@ class AfterBatches:
 
 
 class IsotropyBelow:
-    """True once the noise-corrected isotropy gap of the pool is at most `percent`.
+    """True once the noise-corrected isotropy gap of the pool is small enough.
 
     The raw gap of a batch never gets near 5 % (sampling alone gives 100 sqrt((d-1)/n)), so the
-    paper's switch only makes sense with the unbiased estimate. Measured every `every` batches.
+    paper's switch only makes sense with the unbiased estimate.
+
+    Args:
+        percent: largest gap that counts as isotropic.
+        every: batches between two measurements.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.selectors import IsotropyBelow
+        >>> IsotropyBelow(5.0)(torch.ones(40, 8)), IsotropyBelow(5.0)(torch.eye(8).repeat(200, 1))
+        (False, True)
     """
 
     def __init__(self, percent: float = 5.0, *, every: int = 10) -> None:
@@ -83,8 +103,20 @@ class IsotropyBelow:
 class RankPlateau:
     """True once the pool's unbiased R_eff stabilises.
 
-    The mean of the last `span` measurements differs from the mean of the `span` before by at most
-    `tolerance`, relatively. Measured every `every` batches.
+    It does when the mean of the last `span` measurements differs from the mean of the `span` before
+    by at most `tolerance`, relatively.
+
+    Args:
+        tolerance: largest relative difference.
+        span: measurements that are averaged.
+        every: batches between two measurements.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.selectors import RankPlateau
+        >>> signal, pool = RankPlateau(span=1, every=1), torch.eye(8).repeat(5, 1)
+        >>> signal(pool), signal(pool)
+        (False, True)
     """
 
     def __init__(self, tolerance: float = 0.02, *, span: int = 10, every: int = 10) -> None:
