@@ -93,7 +93,7 @@ class Loop:
         if self.fixed is not None and case.same_batch:
             return self.fixed
         if self.table is not None and not (self.table == 0).all(1).any():  # all samples were seen
-            return Neighbours(4)(self.table, size, generator=self.generator)
+            return Neighbours(case.hard)(self.table, size, generator=self.generator)
         order = torch.randperm(count, generator=self.generator)
         if case.hard and self.table is not None:
             order = order[
@@ -117,12 +117,14 @@ class Loop:
         return torch.optim.AdamW(parameters, case.rate, weight_decay=case.decay)
 
     def step(self, optimizer: torch.optim.Optimizer, loss: Tensor, step: int) -> None:
-        """One update; the rate is warmed up where the case asks for it."""
-        warm = min(1.0, (step + 1) / self.case.warmup) if self.case.warmup else 1.0
+        """One update; the rate is warmed up or lowered where the case asks for it."""
+        case = self.case
+        factor = min(1.0, (step + 1) / case.warmup) if case.warmup else 1.0
+        factor *= case.tune if step >= case.before else 1.0
         for group in optimizer.param_groups:
-            group["lr"] = self.case.rate * warm
+            group["lr"] = case.rate * factor
         optimizer.zero_grad()
-        (-loss if self.case.loss == "ascent" else loss).backward()
+        (-loss if case.loss == "ascent" else loss).backward()
         optimizer.step()
 
     def view(self, x: Tensor, marks: Tensor | None) -> Tensor:
@@ -195,7 +197,7 @@ def simclr(case: Case, data: Pictures, *, seed: int) -> Outcome:
     scale = Scale(case)
     optimizer = loop.optimizer([*encoder.parameters(), *scale.parameters()])
     monitor = SpectralMonitor(scale.told_tau, every=EVERY, quiet=True)
-    for step in range(case.steps + 1):
+    for step in range(case.before + case.steps + 1):
         rows = loop.ids(len(images))
         shown = None if marks is None else marks[rows]
         views = [loop.view(images[rows], shown) for _ in range(2)]
@@ -206,7 +208,8 @@ def simclr(case: Case, data: Pictures, *, seed: int) -> Outcome:
         loss = ntxent(z, case, scale())
         first, second = (z if case.loss == "raw" else normalize(z)).chunk(2)
         told = ids[rows] if case.ids else None
-        loop.keep(monitor(first, second, loss=loss.detach(), ids=told), z)
+        if step >= case.before:
+            loop.keep(monitor(first, second, loss=loss.detach(), ids=told), z)
         loop.note(rows, first, len(images))
         if case.loss == "nan" and step >= 150:
             continue
@@ -239,7 +242,7 @@ def moco(case: Case, data: Pictures, *, seed: int) -> Outcome:
     queue = normalize(torch.randn(case.queue_size, case.dimension, generator=loop.generator))
     queue_ids = torch.full((case.queue_size,), -1)
     monitor = SpectralMonitor(case.tau, every=EVERY, quiet=True)
-    for step in range(case.steps + 1):
+    for step in range(case.before + case.steps + 1):
         rows = loop.ids(len(images))
         shown = None if marks is None else marks[rows]
         query = normalize(encoder(loop.view(images[rows], shown)))
@@ -249,9 +252,10 @@ def moco(case: Case, data: Pictures, *, seed: int) -> Outcome:
             key = normalize(slow(loop.view(images[rows], shown)))
         logits = torch.cat([(query * key).sum(1, keepdim=True), query @ queue.T], 1) / case.tau
         loss = cross_entropy(logits, torch.zeros(len(query), dtype=torch.long))
-        contrast = Contrast.queued(query, key, queue)
         told = queue_ids if case.ids and not case.queue else None
-        loop.keep(monitor(contrast=contrast, loss=loss.detach(), ids=rows, queue_ids=told), query)
+        if step >= case.before:
+            contrast, value = Contrast.queued(query, key, queue), loss.detach()
+            loop.keep(monitor(contrast=contrast, loss=value, ids=rows, queue_ids=told), query)
         loop.step(optimizer, loss, step)
         if case.queue == "random" or (case.queue == "stale" and step > 8 and step % 150):
             continue
@@ -274,6 +278,7 @@ def towers(case: Case, data: Pairs, *, seed: int) -> Outcome:
     if case.mark:
         codes = torch.rand(len(first), MARKED, generator=loop.generator).round()
         first, second = (torch.cat([codes, side[:, MARKED:]], 1) for side in (first, second))
+    kept = torch.arange(first.shape[1]) < MARKED * (case.mark == "row")  # words without dropout
     scale = Scale(case)
     learnt = {"first": sides[1:], "second": sides[:1]}.get(case.frozen, sides)
     optimizer = loop.optimizer(
@@ -281,16 +286,18 @@ def towers(case: Case, data: Pairs, *, seed: int) -> Outcome:
     )
     monitor = SpectralMonitor(scale.told_tau, every=EVERY, quiet=True)
     target = torch.arange(case.batch)
-    for step in range(case.steps + 1):
+    for step in range(case.before + case.steps + 1):
         rows = loop.ids(len(first))
-        drop = [torch.rand(len(rows), first.shape[1], generator=loop.generator) > 0.1 for _ in "ab"]
+        drop = torch.rand(2, len(rows), first.shape[1], generator=loop.generator) > 0.1
+        drop |= kept
         za = normalize(sides[0](first[rows] * drop[0]))
         zb = normalize(sides[1](loop.shuffled(second[rows] * drop[1])))
         logits = za @ zb.T * scale()
         loss = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
         loss = loss * (len(rows) if case.loss == "sum" else 1)
         told = group[rows] if case.ids else None
-        loop.keep(monitor(za, zb, layout="cross", loss=loss.detach(), ids=told), za)
+        if step >= case.before:
+            loop.keep(monitor(za, zb, layout="cross", loss=loss.detach(), ids=told), za)
         loop.note(rows, za, len(first))
         loop.step(optimizer, loss, step)
     return loop.outcome(recall(sides, data))

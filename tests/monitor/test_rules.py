@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from batches import DIMENSION, PAIRS, TAU, healthy_views, samples, spoilt
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import cross_entropy, normalize, one_hot
 
 from eigenbatch import Neighbours, SpectralMonitor
 from eigenbatch.core.contrast import Contrast
@@ -15,7 +15,7 @@ from eigenbatch.monitor.parts import Course
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.rule import SYMPTOMS
 from eigenbatch.monitor.rules import RULES
-from eigenbatch.monitor.thresholds import EARLY_STEPS, LASTING, MOMENTUM_STEPS
+from eigenbatch.monitor.thresholds import DOMINANCE, EARLY_STEPS, LASTING, MOMENTUM_STEPS
 from eigenbatch.monitor.unreadable import unreadable
 
 
@@ -181,7 +181,7 @@ def test_the_situation_gets_its_diagnosis(name: str) -> None:
     assert name in found
     assert "healthy" not in found
     assert any(character.isdigit() for character in found[name].evidence)
-    remark = name in ("modality gap", "alignment saturated", "easy batches")
+    remark = name in ("modality gap", "alignment saturated", "easy batches", "mean-dominated")
     assert remark == (found[name].severity == "info") or name == "half-precision input"
     assert found[name].advice
 
@@ -216,6 +216,109 @@ def test_two_towers_that_solve_random_batches_slowly_are_no_fault() -> None:
         course = Course(streaks={"task solved": 2}, solved_since=solved_since)
         found = replace(reading, course=course).diagnoses
         assert {one.name for one in found if one.severity == "warning"} == names
+
+
+def test_two_towers_that_were_solved_from_the_start_are_no_fault() -> None:
+    """A pretrained model, or one text with two dropouts: no shortcut was learnt."""
+    z1, z2 = healthy_views(noise=0.3)
+    reading = replace(read_batch(Contrast.cross(z1, z2), 0.05), step=1000)
+    for found_at_first, expected in ((0.1, {"task solved"}), (0.98, set())):
+        course = Course(streaks={"task solved": 2}, solved_since=50, found_at_first=found_at_first)
+        found = replace(reading, course=course).diagnoses
+        assert {one.name for one in found if one.severity == "warning"} == expected
+
+
+def test_a_trained_encoder_need_not_move() -> None:
+    for found_at_first, severity in ((0.5, "warning"), (0.95, "info")):
+        reading = encoder_does_not_move()
+        course = replace(
+            reading.course, found_at_first=found_at_first, streaks={"encoder does not move": 1}
+        )
+        found = replace(reading, course=course).diagnoses
+        assert {one.name: one.severity for one in found}["encoder does not move"] == severity
+
+
+def test_a_loss_that_falls_slowly_is_not_stuck() -> None:
+    for drop, expected in ((0.0, True), (0.03, False)):
+        reading = stuck_at_chance()
+        course = Course(loss_drop=drop * reading.softmax.chance_loss)
+        found = names(replace(reading, step=1000, course=course))
+        assert ("stuck at chance" in found) == expected
+
+
+def test_a_fall_is_measured_between_halves_of_the_last_readings() -> None:
+    monitor = SpectralMonitor(TAU, every=1, quiet=True)
+    readings = [monitor(*healthy_views(noise=noise)) for noise in (3, 2.5, 2, 1.5, 1)]
+    drops = [reading.course.loss_drop for reading in readings]
+    losses = [reading.softmax.loss for reading in readings]
+    assert drops[:3] == [None] * 3
+    assert drops[3] == pytest.approx((losses[0] + losses[1] - losses[2] - losses[3]) / 2)
+    assert drops[4] == pytest.approx((losses[0] + losses[1] - losses[3] - losses[4]) / 2)
+
+
+def test_few_negatives_say_nothing_about_the_pairs() -> None:
+    z1, z2 = healthy_views(pairs=8)
+    z2 = torch.cat([z2[:2].roll(1, 0), z2[2:]])
+    found = {one.name: one.severity for one in read(z1, z2).diagnoses}
+    assert found["few negatives"] == "warning"
+    assert found.get("misaligned pairs", "info") == "info"
+
+
+def test_half_of_the_pairs_wrong_is_named_and_an_untrained_encoder_is_not() -> None:
+    z1, z2 = healthy_views()
+    half = PAIRS // 2
+    z2 = torch.cat([z2[:half].roll(1, 0), z2[half:]])
+    reading = read(z1, z2)
+    assert reading.negatives.found_share < 0.6
+    assert "misaligned pairs" in names(reading)
+    assert "misaligned pairs" not in names(read(*healthy_views(noise=2.5)))
+
+
+def test_a_few_wrong_pairs_of_a_small_batch_may_be_chance() -> None:
+    for pairs, expected in ((16, False), (256, True)):
+        z1, z2 = healthy_views(pairs=pairs)
+        wrong = pairs // 8
+        z2 = torch.cat([z2[:wrong].roll(1, 0), z2[wrong:]])
+        assert ("misaligned pairs" in names(read(z1, z2))) == expected
+
+
+def test_logits_multiplied_by_tau_are_named_although_the_loss_is_near_chance() -> None:
+    """The right loss and the wrong one differ by less than 2 % here."""
+    z1, z2 = spoilt(samples(), noise=5.0)
+    logits = z1 @ z2.T * TAU
+    target = torch.arange(PAIRS)
+    loss = cross_entropy(logits, target).item()
+    measured = cross_entropy(logits / TAU**2, target).item()
+    assert 0.002 < abs(loss - measured) < 0.02 * measured
+    reading = read_batch(Contrast.cross(z1, z2), TAU, loss=loss)
+    found = {one.name: one for one in reading.diagnoses}
+    assert "multiplied by tau" in found["loss mismatch"].advice
+
+
+def test_a_temperature_of_one_is_too_high_for_any_number_of_negatives() -> None:
+    for pairs in (32, 128, 512):
+        assert "temperature too high" in names(read(*healthy_views(pairs=pairs), tau=1.0))
+        assert "temperature too high" not in names(read(*healthy_views(pairs=pairs), tau=0.5))
+
+
+def test_a_strong_leading_direction_is_not_mistaken_for_one_dimension() -> None:
+    """A cone around a random vector fills some coordinate more than six times by chance."""
+    direction = samples(pairs=1, seed=6)
+    direction[0, 0] = 3.0  # one of 64 is as large in every sixth random direction
+    reading = read(*spoilt(samples() + 3 * direction))
+    assert reading.axes.dominance > DOMINANCE
+    assert "one dimension dominates" not in names(reading)
+
+
+def test_a_positive_is_not_asked_to_beat_an_older_key_of_its_own_sample() -> None:
+    z1, z2 = healthy_views(noise=0.2)
+    others = normalize(samples(seed=9, pairs=64))
+    own = torch.arange(PAIRS)
+    contrast = Contrast.queued(z1, z2, torch.cat([z1[:32], others]))  # 32 are in the queue
+    queue_ids = torch.cat([own[:32], torch.arange(1000, 1064)])
+    assert read_batch(contrast, TAU).negatives.solved_share == pytest.approx(0.75)
+    told = read_batch(contrast, TAU, ids=own, queue_ids=queue_ids)
+    assert told.negatives.solved_share == 1.0
 
 
 def test_a_reading_says_whether_selection_would_pay() -> None:

@@ -57,8 +57,17 @@ class SimilaritySums(Sums):
 
 
 @torch.no_grad()
-def similarity_sums(values: InfoNCE, mean_positive: float, mean_negative: float) -> SimilaritySums:
-    """One pass over the similarities in row blocks of bounded memory."""
+def similarity_sums(
+    values: InfoNCE,
+    mean_positive: float,
+    mean_negative: float,
+    *,
+    counted: Tensor | None = None,
+) -> SimilaritySums:
+    """One pass over the similarities in row blocks of bounded memory.
+
+    `counted` (n,) says which anchors can be solved; None: all.
+    """
     contrast = values.contrast
     anchors, candidates = contrast.anchors, contrast.candidates
     own = (anchors * contrast.keys[contrast.positive]).sum(1, keepdim=True)  # (n, 1)
@@ -75,6 +84,9 @@ def similarity_sums(values: InfoNCE, mean_positive: float, mean_negative: float)
             peak = similarity.amax(1, keepdim=True)  # (b, 1)
             within_reach = (peak >= own[block].clamp(max=near)).squeeze(1)  # (b,)
             close = similarity[within_reach]  # few rows once samples are told apart
+            solved = peak < own[block]  # (b, 1)
+            if counted is not None:
+                solved &= counted[block, None]
             beaten = (close > own[block][within_reach]).sum(1)  # (c,) negatives above the positive
             out_of_reach = len(peak) - len(close)
             counts = (
@@ -82,7 +94,7 @@ def similarity_sums(values: InfoNCE, mean_positive: float, mean_negative: float)
                 (close >= mean_positive).count_nonzero(),
                 (close >= near).count_nonzero(),
                 (peak >= mean_positive).count_nonzero(),
-                (peak < own[block]).count_nonzero(),
+                solved.count_nonzero(),
                 (beaten <= TOP * count).count_nonzero() + out_of_reach,
                 (2 * beaten > count).count_nonzero(),
                 (peak > COPY).count_nonzero(),

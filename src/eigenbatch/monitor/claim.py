@@ -1,6 +1,5 @@
 """The user's loss against the measured one, and which common mistake explains a difference."""
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -9,12 +8,15 @@ from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import InfoNCE, infonce
 from eigenbatch.core.precision import accumulated
 from eigenbatch.core.reference_loss import unmasked_loss
-from eigenbatch.monitor import thresholds as limit
 from eigenbatch.monitor.parts import Claim, Towers
 from eigenbatch.monitor.ranks import Ranks
 
 SAME = 0.002
-"""Relative difference below which a mistake explains a loss: far tighter than the tolerance."""
+"""Difference in nats below which two losses are the same: bfloat16 rounds by 0.001."""
+
+CLOSER = 10
+"""A mistake explains a loss if its value is so many times closer than the right one. Near chance
+all of them nearly agree, and only this tells them apart."""
 
 
 def check_claim(
@@ -32,12 +34,12 @@ def check_claim(
     if towers is not None:
         allowed += [towers.backward_loss, towers.symmetric_loss]
     closest = min(allowed, key=lambda one: abs(one - loss))
-    if abs(closest - loss) <= max(limit.LOSS_ROUNDING, limit.LOSS_TOLERANCE * closest):
-        return Claim(loss=loss, measured=closest, explanation="")
-    for text, value in _mistakes(contrast, values, allowed, ranks):
-        if math.isclose(value, loss, rel_tol=SAME):
-            return Claim(loss=loss, measured=closest, explanation=text)
-    return Claim(loss=loss, measured=closest, explanation="")
+    difference, explanation = abs(closest - loss), ""
+    if difference > SAME:
+        near = min(difference / CLOSER, SAME * max(1.0, abs(loss)))
+        mistakes = _mistakes(contrast, values, allowed, ranks)
+        explanation = next((text for text, value in mistakes if abs(value - loss) <= near), "")
+    return Claim(loss=loss, measured=closest, explanation=explanation)
 
 
 def _mistakes(

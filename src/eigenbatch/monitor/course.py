@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,19 +19,29 @@ from eigenbatch.core.movement import (
     repetition_sums,
     sketch_of,
 )
-from eigenbatch.monitor.parts import Course, Negatives, Softmax
+from eigenbatch.monitor.parts import Course
 from eigenbatch.monitor.ranks import Ranks, SingleProcess
 from eigenbatch.monitor.sides import sides
-from eigenbatch.monitor.thresholds import EARLY_STEPS, FOUND_SHARE, STILL_ROWS
+from eigenbatch.monitor.thresholds import (
+    EARLY_STEPS,
+    FOUND_SOME,
+    MISPLACED_READINGS,
+    QUEUE_LIKENESS,
+    STILL_ROWS,
+)
+
+if TYPE_CHECKING:
+    from eigenbatch.monitor.reading import Reading
 
 WINDOW = 5
 """Readings behind the mean of misplaced positives."""
 
-LOSSES = 4
-"""Readings over which the loss must fall for a run not to be stuck."""
+LOSSES = 8
+"""Readings over which the loss must fall for a run not to be stuck; the first four may do."""
 
-ENOUGH = 3
-"""Readings before that mean is trusted."""
+
+_ABSENT: dict[str, Any] = {"solved_since": None, "found_at_first": None}
+"""Entries that states of earlier versions lack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,6 +64,7 @@ class RunMemory:
         self._misplaced: deque[float] = deque(maxlen=WINDOW)
         self._losses: deque[float] = deque(maxlen=LOSSES)
         self._solved_since: int | None = None
+        self._found_at_first: float | None = None
 
     @torch.no_grad()
     def marks(self, contrast: Contrast, ranks: Ranks | None) -> Marks:
@@ -71,10 +82,10 @@ class RunMemory:
             rows=remembered_rows(rows),
         )
 
-    def add(self, marks: Marks, negatives: Negatives, softmax: Softmax, step: int) -> Course:
+    def add(self, marks: Marks, reading: "Reading", step: int) -> Course:
         """The course up to this reading, which becomes part of the memory."""
-        loss = softmax.loss
-        if not negatives.is_solved(softmax.negatives):
+        negatives = reading.negatives
+        if not negatives.is_solved(reading.softmax.negatives):
             self._solved_since = None
         elif self._solved_since is None:
             self._solved_since = step
@@ -87,22 +98,26 @@ class RunMemory:
         }
         if not self._first and step < EARLY_STEPS:
             self._first = marks.sketches
+        ready = reading.queue is None or reading.queue.likeness >= QUEUE_LIKENESS
+        if self._found_at_first is None and step < EARLY_STEPS and ready:
+            self._found_at_first = negatives.found_share
         self._rows = marks.rows
         for side, moved in movement.items():
             self._moved[side] = max(moved, self._moved.get(side, 0.0))
-        if step < EARLY_STEPS or negatives.found_share < FOUND_SHARE:
+        if step < EARLY_STEPS or negatives.found_share < FOUND_SOME:
             self._misplaced.clear()  # before positives are found, all kinds are misplaced
         else:
             self._misplaced.append(negatives.misplaced_share)
-        enough = len(self._misplaced) >= ENOUGH
-        self._losses.append(loss)
+        enough = len(self._misplaced) >= MISPLACED_READINGS
+        self._losses.append(reading.softmax.loss)
         return Course(
             streaks=dict(self._streaks),
             movement=dict(self._moved),
             repetition=marks.repetition,
             misplaced_share=fmean(self._misplaced) if enough else None,
-            loss_drop=self._losses[0] - loss if len(self._losses) == LOSSES else None,
+            loss_drop=_drop(list(self._losses)),
             solved_since=self._solved_since,
+            found_at_first=self._found_at_first,
         )
 
     def count(self, names: set[str]) -> None:
@@ -122,6 +137,7 @@ class RunMemory:
             "misplaced": list(self._misplaced),
             "losses": list(self._losses),
             "solved_since": self._solved_since,
+            "found_at_first": self._found_at_first,
         }
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
@@ -133,9 +149,9 @@ class RunMemory:
             "misplaced": are_numbers,
             "losses": are_numbers,
             "solved_since": lambda value: value is None or is_count(value),
+            "found_at_first": lambda value: value is None or is_number(value),
         }
-        older = isinstance(state, dict) and "solved_since" not in state  # as version 0.1
-        check_entries(state | {"solved_since": None} if older else state, "course", entries)
+        check_entries(_ABSENT | state if is_dict(state) else state, "course", entries)
         for one in state["first"].values():
             sketch = {"count": is_count, "noise": is_number, "second": _is_square}
             check_entries(one, "sketch", sketch)
@@ -156,7 +172,14 @@ class RunMemory:
         self._misplaced = deque(state["misplaced"], maxlen=WINDOW)
         self._losses = deque(state["losses"], maxlen=LOSSES)
         self._solved_since = state.get("solved_since")
+        self._found_at_first = state.get("found_at_first")
         self._rows = None
+
+
+def _drop(losses: list[float]) -> float | None:
+    """From the mean of the older half to that of the newer one; None while there are too few."""
+    half = len(losses) // 2
+    return fmean(losses[:half]) - fmean(losses[-half:]) if half >= LOSSES // 4 else None
 
 
 def _are_counts(value: object) -> bool:

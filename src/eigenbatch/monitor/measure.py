@@ -18,7 +18,7 @@ from eigenbatch.core.moments import Moments, moments
 from eigenbatch.core.movement import moment_cosine
 from eigenbatch.core.precision import accumulated
 from eigenbatch.core.prediction import outlook
-from eigenbatch.core.reference_loss import chance_loss, separated_loss
+from eigenbatch.core.reference_loss import chance_loss
 from eigenbatch.core.similarity import SimilaritySums, copied_rows, similarity_sums
 from eigenbatch.core.spectrum import (
     Spectrum,
@@ -128,7 +128,7 @@ def read_batch(
         ),
         cloud=cloud,
         axes=_axes(contrast, ranks),
-        negatives=_negatives(values, sums, ids, ranks),
+        negatives=_negatives(values, sums, ids, queue_ids, ranks),
         outlook=outlook(contrast, values, found.spectrum).gathered(ranks.concatenated),
         towers=towers,
         queue=queue if queued else None,
@@ -176,7 +176,6 @@ def _softmax(sums: AnchorSums, count: int, tau: float) -> Softmax:
         negatives=count,
         loss=sums.loss / anchors,
         chance_loss=chance_loss(count),
-        separated_loss=separated_loss(count, tau),
         miss=sums.miss / anchors,
         alignment=1 - sums.shortfall / anchors,
         positive_similarity=sums.positive_similarity / anchors,
@@ -240,11 +239,21 @@ def _queue(contrast: Contrast, cloud: Cloud, ids: Tensor | None, queue_ids: Tens
     )
 
 
-def _negatives(values: InfoNCE, sums: AnchorSums, ids: Tensor | None, ranks: Ranks) -> Negatives:
+def _negatives(
+    values: InfoNCE,
+    sums: AnchorSums,
+    ids: Tensor | None,
+    queue_ids: Tensor | None,
+    ranks: Ranks,
+) -> Negatives:
     contrast, anchors = values.contrast, sums.anchors
     mean_positive = sums.positive_similarity / anchors
     mean_negative = sums.negative_similarity / anchors
-    local = similarity_sums(values, mean_positive, mean_negative)
+    alone, judged = None, anchors
+    if ids is not None and queue_ids is not None:  # an older key of the own sample is no negative
+        alone = ~torch.isin(ids, queue_ids.to(ids.device)).to(contrast.anchors.device)
+        judged = float(alone.sum())
+    local = similarity_sums(values, mean_positive, mean_negative, counted=alone)
     similarity = SimilaritySums.from_vector(ranks.sum(local.vector()))
     alike = similarity.look_alike / similarity.nearly_alike if similarity.nearly_alike else 0.0
     copied = similarity.copied
@@ -255,7 +264,7 @@ def _negatives(values: InfoNCE, sums: AnchorSums, ids: Tensor | None, ranks: Ran
         harder_share=similarity.harder / similarity.pairs,
         near_duplicate_rate=similarity.anchors_with_look_alike / anchors,
         near_duplicate_isolation=alike,
-        solved_share=similarity.solved / anchors,
+        solved_share=similarity.solved / judged if judged else 0.0,
         found_share=similarity.found / anchors,
         misplaced_share=similarity.misplaced / anchors,
         copied_share=copied / anchors,

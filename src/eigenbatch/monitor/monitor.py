@@ -196,7 +196,7 @@ class SpectralMonitor:
             ranks=ready.ranks,
         )
         marks = self._memory.marks(ready.contrast, ready.ranks)
-        course = self._memory.add(marks, reading.negatives, reading.softmax, step)
+        course = self._memory.add(marks, reading, step)
         trend = self._history.add(reading.gradient.measured)
         return replace(reading, step=step, trend=trend, course=course)
 

@@ -17,7 +17,6 @@ class Softmax:
     negatives: int  # N-
     loss: float
     chance_loss: float  # log(N- + 1)
-    separated_loss: float  # of perfect embeddings at this tau
     miss: float  # 1 - p of the positive
     alignment: float  # rho-bar
     positive_similarity: float
@@ -54,7 +53,8 @@ class Negatives:
     harder_share: float  # negatives more similar than the anchor's positive
     near_duplicate_rate: float  # anchors with a negative as similar as the mean positive
     near_duplicate_isolation: float  # share of nearly alike negatives that are fully alike
-    solved_share: float  # anchors whose positive beats every negative
+    solved_share: float  # anchors whose positive beats every negative; by ids, of those whose
+    # own sample is not in the queue
     found_share: float  # anchors whose positive is beaten by at most a tenth of their negatives
     misplaced_share: float  # anchors whose positive is beaten by more than half of them
     copied_share: float  # rows with a copy (cosine above 0.9999) among their negatives
@@ -140,5 +140,6 @@ class Course:
     )  # by side, the largest since the first reading
     repetition: float | None = None  # likeness of row i to row i of the reading before
     misplaced_share: float | None = None  # mean over the last readings
-    loss_drop: float | None = None  # over the last three readings
+    loss_drop: float | None = None  # from the older to the newer half of the last readings
     solved_since: int | None = None  # step from which on every reading was solved
+    found_at_first: float | None = None  # found_share of the first reading with a real queue

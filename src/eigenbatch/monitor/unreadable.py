@@ -26,7 +26,6 @@ def unreadable(reason: str, method: Method) -> Reading:
             negatives=0,
             loss=NAN,
             chance_loss=NAN,
-            separated_loss=NAN,
             miss=NAN,
             alignment=NAN,
             positive_similarity=NAN,

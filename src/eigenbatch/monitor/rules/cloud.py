@@ -33,7 +33,8 @@ def collapsing(cloud: Cloud) -> Answer | None:
     place=230,
     untrained=True,
     symptom=True,
-    explains=("false negatives", "mean-dominated", "one dimension dominates"),
+    lasting=limit.COLLAPSE_LASTING,
+    explains=("false negatives", "one dimension dominates"),
 )
 def dimensional_collapse(cloud: Cloud) -> Answer | None:
     """The embeddings vary, but only in a few directions."""
@@ -47,19 +48,19 @@ def dimensional_collapse(cloud: Cloud) -> Answer | None:
         f"{cloud.dimension} directions",
         advice="Look for a bottleneck (a narrow layer, a rank-limited head), a learning rate or "
         "weight decay that is far too high, and inputs that hardly differ. Rank that was lost "
-        "during the run does not come back: restart from before.",
+        "during the run does not come back: restart from an earlier checkpoint.",
     )
 
 
-@partial(CloudRule, "mean-dominated", place=240, untrained=True, symptom=True)
+@partial(CloudRule, "mean-dominated", place=240)
 def mean_dominated(cloud: Cloud) -> Answer | None:
-    """Most of every embedding is a vector they all share."""
+    """Most of every embedding is a vector they all share. A remark only."""
     if cloud.mean_sqnorm <= limit.COMMON_SQNORM:
         return None
     return Answer(
-        severity="warning",
+        severity="info",
         evidence=f"squared norm of the mean {cloud.mean_sqnorm:.3f} > {limit.COMMON_SQNORM}: "
         "most of every embedding is one shared vector",
-        advice="A symptom. Check in this order: is row i of both views the same sample; do both "
-        "encoders receive gradients; is the learning rate too low or too high; is tau below 0.05.",
+        advice="Expected with small batches, batches of similar samples and a tau below 0.1, and "
+        "harmless while the loss falls. To compare embeddings, subtract their mean first.",
     )

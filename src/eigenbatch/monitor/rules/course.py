@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     ),
 )
 def encoder_does_not_move(reading: "Reading") -> Answer | None:
-    """The embeddings have never left the distribution of the first reading."""
+    """The embeddings have never left the distribution of the first reading.
+
+    A remark where the run began with a trained encoder.
+    """
     course, step = reading.course, reading.step
     if course is None or step is None or step < limit.EARLY_STEPS:
         return None
@@ -51,8 +54,11 @@ def encoder_does_not_move(reading: "Reading") -> Answer | None:
             "One tower does not learn: check requires_grad, detach and its parameters in the "
             "optimiser. If you froze it on purpose (locked-image tuning), ignore this."
         )
+    trained = (course.found_at_first or 0.0) >= limit.TRAINED
+    if trained:
+        advice = f"The run began with a trained encoder, so this may be right. {advice}"
     return Answer(
-        severity="warning",
+        severity="info" if trained else "warning",
         evidence="largest change of the embeddings since the first reading, in units of sampling "
         f"noise: {sides} < {limit.STILL:g} (1 = no change at all)",
         advice=advice,
@@ -67,7 +73,7 @@ def same_batch_repeated(reading: "Reading") -> Answer | None:
         return None
     return Answer(
         severity="warning",
-        evidence=f"row i is as in the reading before: mean cosine {repetition:.2f} > "
+        evidence=f"row i resembles row i of the reading before: mean cosine {repetition:.2f} > "
         f"{limit.REPETITION} above that of unrelated rows",
         advice="The loader yields the same samples again: check shuffle=True, the sampler's "
         "set_epoch, a seed that is reset in every epoch, and a batch kept for debugging.",

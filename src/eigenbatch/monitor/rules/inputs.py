@@ -3,6 +3,7 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
+from eigenbatch.core.axes import random_dominance
 from eigenbatch.monitor import thresholds as limit
 from eigenbatch.monitor.rule import SYMPTOMS, Answer, ReadingRule
 
@@ -31,7 +32,8 @@ def loss_mismatch(reading: "Reading") -> Answer | None:
     if claim is None:
         return None
     difference = abs(claim.loss - claim.measured)
-    if difference <= max(limit.LOSS_ROUNDING, limit.LOSS_TOLERANCE * claim.measured):
+    tolerance = max(limit.LOSS_ROUNDING, limit.LOSS_TOLERANCE * claim.measured)
+    if difference <= tolerance and not claim.explanation:
         return None
     advice = (
         f"Your loss is exactly {claim.explanation}."
@@ -91,12 +93,7 @@ def half_precision_input(reading: "Reading") -> Answer | None:
     )
 
 
-@partial(
-    ReadingRule,
-    "ReLU at the end",
-    place=180,
-    explains=("mean-dominated", "one dimension dominates"),
-)
+@partial(ReadingRule, "ReLU at the end", place=180, explains=("one dimension dominates",))
 def relu_at_the_end(reading: "Reading") -> Answer | None:
     """No entry of any embedding is negative."""
     share = reading.axes.negative_share
@@ -113,13 +110,17 @@ def relu_at_the_end(reading: "Reading") -> Answer | None:
 @partial(ReadingRule, "one dimension dominates", place=190, untrained=True)
 def one_dimension_dominates(reading: "Reading") -> Answer | None:
     """A single coordinate holds much of every embedding."""
-    if reading.axes.dominance <= limit.DOMINANCE:
+    dimension, towers = reading.cloud.dimension, reading.towers
+    clouds = (reading.cloud,) if towers is None else (towers.first, towers.second)
+    by_chance = random_dominance(dimension, max(cloud.sigma_hat for cloud in clouds))
+    least = max(limit.DOMINANCE, by_chance)
+    if reading.axes.dominance <= least:
         return None
-    share = reading.axes.dominance / reading.cloud.dimension
+    share = reading.axes.dominance / dimension
     return Answer(
         severity="warning",
-        evidence=f"one of {reading.cloud.dimension} coordinates holds {share:.0%} of the squared "
-        f"length, {reading.axes.dominance:.1f} > {limit.DOMINANCE:g} times its equal share",
+        evidence=f"one of {dimension} coordinates holds {share:.0%} of the squared length, "
+        f"{reading.axes.dominance:.1f} > {least:.1f} times its equal share",
         advice="Standardise the input features and put BatchNorm or LayerNorm before the last "
         "linear layer: one unscaled feature or weight drives the similarity.",
     )

@@ -1,5 +1,6 @@
 """Findings about positives and negatives."""
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,21 +31,23 @@ def task_solved(reading: "Reading") -> Answer | None:
     """Every positive beats all negatives: nothing is left to learn, or it was too easy.
 
     Only in a run: embeddings of a trained model are expected to be solved. Two towers on good data
-    solve random batches within some hundred steps; they are warned about if it took fewer and
-    lasted ever since.
+    solve random batches within some hundred steps; they are warned about if it took fewer, lasted
+    ever since, and the first reading found few positives: a pretrained model, or one text with two
+    dropouts, is solved from the start.
     """
     course, count = reading.course, reading.softmax.negatives
     early = reading.step is not None and reading.step < limit.EARLY_STEPS
     if course is None or early or not reading.negatives.is_solved(count):
         return None
     fast = course.solved_since is not None and course.solved_since <= limit.SOLVED_FAST
-    if reading.towers is not None and not fast:
+    trained = (course.found_at_first or 0.0) >= limit.TRAINED
+    if reading.towers is not None and (trained or not fast):
         return None  # easy_batches says what to do
     return Answer(
         severity="warning",
         evidence=f"the positive beats all {count} negatives for "
-        f"{reading.negatives.solved_share:.1%} of anchors (threshold {limit.SOLVED_SHARE:.0%} of "
-        f"{limit.SOLVED_NEGATIVES}); loss {reading.softmax.loss:.3f} of "
+        f"{reading.negatives.solved_share:.1%} of anchors (threshold {limit.SOLVED_SHARE:.0%} for "
+        f"{limit.SOLVED_NEGATIVES} negatives or more); loss {reading.softmax.loss:.3f} of "
         f"{reading.softmax.chance_loss:.2f} at chance",
         advice="The encoder can tell samples apart too easily. Look at a few pairs: do both views "
         "share a mark, border, file artefact or length that survives augmentation (a shortcut)? "
@@ -100,10 +103,14 @@ def misaligned_pairs(reading: "Reading") -> Answer | None:
         if course.misplaced_share is None:
             return None
         share = course.misplaced_share
-    if negatives.found_share < limit.FOUND_SHARE or share <= limit.MISPLACED_SHARE:
+    if negatives.found_share < limit.FOUND_SOME or share <= limit.MISPLACED_SHARE:
+        return None
+    readings = 1 if course is None else limit.MISPLACED_READINGS
+    if share - 2 * math.sqrt(share / (readings * reading.anchors)) <= limit.MISPLACED_HEALTHY:
         return None
     between = 1 - negatives.found_share - negatives.misplaced_share
-    if share < limit.MISPLACED_RATIO * between:
+    most = negatives.found_share >= limit.FOUND_SHARE
+    if share < (limit.MISPLACED_RATIO if most else limit.MISPLACED_CLEAR_RATIO) * between:
         return None
     return Answer(
         severity="warning",

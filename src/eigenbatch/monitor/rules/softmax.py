@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from eigenbatch.monitor.reading import Reading
 
 
+_NEED_NEGATIVES = ("one dimension dominates", "misaligned pairs", "false negatives")
+
+
 @partial(ReadingRule, "stuck at chance", place=220, untrained=True, symptom=True)
 def stuck_at_chance(reading: "Reading") -> Answer | None:
     """The loss is hardly better than guessing."""
@@ -22,7 +25,7 @@ def stuck_at_chance(reading: "Reading") -> Answer | None:
     return Answer(
         severity="warning",
         evidence=f"loss {softmax.loss:.3f} >= {limit.CHANCE_SHARE:.0%} of chance "
-        f"log({softmax.negatives} + 1) = {softmax.chance_loss:.3f}",
+        f"log({softmax.negatives} + 1) = {softmax.chance_loss:.3f}, and not falling",
         advice="Check in this order: row i of both views is the same sample; gradients reach every "
         "encoder (no detach, no frozen tower, learning rate above 0); the learning rate is neither "
         "far too low nor far too high; tau is not above 0.5.",
@@ -59,7 +62,7 @@ def temperature_too_low(reading: "Reading") -> Answer | None:
     if softmax.tau >= limit.LOW_TAU or softmax.negatives < limit.FEW_NEGATIVES:
         return None
     few = softmax.effective_negatives < limit.FEW_EFFECTIVE
-    told_apart = softmax.loss < limit.CONE_LOSS_SHARE * softmax.chance_loss
+    told_apart = reading.negatives.found_share >= limit.FOUND_SHARE
     cone = cloud.mean_sqnorm > limit.COMMON_SQNORM and told_apart
     if not few and not cone:
         return None
@@ -87,20 +90,20 @@ def temperature_too_high(reading: "Reading") -> Answer | None:
     """The softmax is nearly uniform and would stay so for perfect embeddings."""
     softmax = reading.softmax
     share = softmax.effective_negatives / softmax.negatives
-    reachable = softmax.separated_loss / softmax.chance_loss
-    if share <= limit.UNIFORM_SHARE or reachable <= limit.UNREACHABLE_SHARE:
+    lead = 1 / softmax.tau
+    if share <= limit.UNIFORM_SHARE or lead >= limit.LEAD:
         return None
     return Answer(
         severity="warning",
-        evidence=f"tau = {softmax.tau:g}: even perfect embeddings have {reachable:.0%} > "
-        f"{limit.UNREACHABLE_SHARE:.0%} of the chance loss; effective negatives {share:.0%} > "
-        f"{limit.UNIFORM_SHARE:.0%} of N-",
+        evidence=f"tau = {softmax.tau:g}: the logit of a perfect positive is only 1 / tau = "
+        f"{lead:.2f} < {limit.LEAD:g} above that of an unrelated negative; effective negatives "
+        f"{share:.0%} > {limit.UNIFORM_SHARE:.0%} of N-",
         advice="Lower tau to 0.05 ... 0.5. If your loss multiplies the similarities by a scale, "
         "tau is 1 / scale: check that logits are divided by tau, not multiplied.",
     )
 
 
-@partial(ReadingRule, "few negatives", place=170, explains=(SYMPTOMS, "one dimension dominates"))
+@partial(ReadingRule, "few negatives", place=170, explains=(SYMPTOMS, *_NEED_NEGATIVES))
 def few_negatives(reading: "Reading") -> Answer | None:
     """Too few negatives to learn from."""
     count = reading.softmax.negatives
