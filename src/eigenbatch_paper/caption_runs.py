@@ -1,4 +1,4 @@
-"""Runs on captions, two of each picture: a head on frozen sentence embeddings, and fine-tuning."""
+"""Runs on captions of pictures: a head on frozen sentence embeddings."""
 
 import random
 import time
@@ -10,7 +10,7 @@ from eigenbatch.errors import DataError
 from eigenbatch_paper.claim import Chunk, Place, Row, Scale
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
 CAPTIONS, MODEL = "flickr8k", "minilm"
 TEST_PICTURES = 2092
@@ -42,19 +42,20 @@ def compute_head(chunk: Chunk, place: Place) -> list[Row]:
     from eigenbatch.selectors import selector_named
 
     settings: Mapping[str, Any] = chunk.settings
-    first, second = _made_up_features() if settings["made_up"] else _features(place)  # (n, d) each
-    held_out = len(first) // 4 if settings["made_up"] else TEST_PICTURES
-    train, test = [(first[part], second[part]) for part in (slice(held_out, None), slice(held_out))]
+    features = _made_up_features() if settings["made_up"] else _features(place)  # (p, c, d)
+    held_out = len(features) // 4 if settings["made_up"] else TEST_PICTURES
+    test, train = features[:held_out], features[held_out:]
 
     torch.manual_seed(settings["seed"])
-    head = _head(first.shape[1])
+    draw = torch.Generator().manual_seed(settings["seed"])
+    head = _head(features.shape[2])
     optimizer = torch.optim.Adam(head.parameters(), lr=1e-3)
     total = settings["steps_in_all"]
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total)
     begun = time.process_time()
-    cache = EmbeddingCache(len(train[0]), 256, towers=2)
-    every = DataLoader(IndexedDataset(TensorDataset(*train)), batch_size=1024)
-    cache.fill(lambda pair: (head(pair[0]), head(pair[1])), every)
+    cache = EmbeddingCache(len(train), 256, towers=2)
+    every = DataLoader(IndexedDataset(TensorDataset(train)), batch_size=1024)
+    cache.fill(lambda batch: (head(batch[0][:, 0]), head(batch[0][:, 1])), every)
     sampler = SpectralBatchSampler(
         cache,
         settings["batch_size"],
@@ -68,7 +69,7 @@ def compute_head(chunk: Chunk, place: Place) -> list[Row]:
     while step < total:
         sampler.set_epoch(step // len(sampler))
         for ids in sampler:
-            z1, z2 = (normalize(head(side[ids])) for side in train)
+            z1, z2 = (normalize(head(side)) for side in _two_of(train[ids], draw))
             logits = z1 @ z2.T / TAU  # (n, n)
             target = torch.arange(len(ids))
             loss = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
@@ -85,11 +86,20 @@ def compute_head(chunk: Chunk, place: Place) -> list[Row]:
                 curve["steps"].append(float(step))
                 curve["times"].append(paused - begun - outside)
                 with torch.no_grad():
-                    curve["mrr"].append(mean_reciprocal_rank(*(head(side) for side in test)))
+                    curve["mrr"].append(mean_reciprocal_rank(head(test[:, 0]), head(test[:, 1])))
                 outside += time.process_time() - paused
             if step == total:
                 break
     return [{**chunk.settings, **curve, "miss": sum(misses) / len(misses)}]
+
+
+def _two_of(captions: "Tensor", generator: "Generator") -> tuple["Tensor", "Tensor"]:
+    """Two different captions of every picture, (n, d) each from (n, c, d)."""
+    import torch
+
+    order = torch.rand(captions.shape[:2], generator=generator).argsort(1)  # (n, c)
+    rows = torch.arange(len(captions))
+    return captions[rows, order[:, 0]], captions[rows, order[:, 1]]
 
 
 def mean_reciprocal_rank(queries: "Tensor", keys: "Tensor") -> float:
@@ -115,8 +125,8 @@ def picture_captions(folder: Path | None) -> list[list[str]]:
     return captions
 
 
-def _features(place: Place) -> tuple["Tensor", "Tensor"]:
-    """Embeddings of two captions of every picture, computed once and kept beside the runs."""
+def _features(place: Place) -> "Tensor":
+    """(p, c, d) embeddings of all captions, computed once and kept beside the runs."""
     import torch
 
     file = place.runs / "captions.pt"
@@ -128,23 +138,22 @@ def _features(place: Place) -> tuple["Tensor", "Tensor"]:
             raise DataError(f"give --data-dir {MODEL}=FOLDER, a saved SentenceTransformer")
         model = SentenceTransformer(str(folder), device="cpu")
         captions = picture_captions(place.folder(CAPTIONS))
-        sides = [
-            model.encode([one[i] for one in captions], convert_to_tensor=True) for i in range(2)
-        ]
+        each = min(map(len, captions))
+        texts = [text for one in captions for text in one[:each]]
+        rows = model.encode(texts, convert_to_tensor=True, show_progress_bar=False)
         file.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(sides, file)
-    first, second = torch.load(file, weights_only=True)
-    return first, second
+        torch.save(rows.view(len(captions), each, -1), file)
+    features: Tensor = torch.load(file, weights_only=True)
+    return features
 
 
-def _made_up_features(count: int = 800, dim: int = 32) -> tuple["Tensor", "Tensor"]:
-    """Two noisy views of the same rows."""
+def _made_up_features(count: int = 800, dim: int = 32) -> "Tensor":
+    """Three noisy views of the same rows."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(count, dim, generator=generator)
-    first, second = (rows + torch.randn(count, dim, generator=generator) for _ in range(2))
-    return first, second
+    rows = torch.randn(count, 1, dim, generator=generator)
+    return rows + torch.randn(count, 3, dim, generator=generator)
 
 
 def _head(dim: int) -> Any:

@@ -34,8 +34,8 @@ def reproduce(
     data_dir: Annotated[
         list[str] | None,
         typer.Option(
-            help="Folder of images; NAME=FOLDER for one data set of several: imagenet100, "
-            "imagenet1k, cifar10 or pets. Repeatable."
+            help="Folder of the data; NAME=FOLDER for one data set of several, an unknown NAME "
+            "lists them. Repeatable."
         ),
     ] = None,
     jobs: Annotated[
@@ -54,8 +54,9 @@ def reproduce(
 ) -> None:
     """Check the paper's claims: run, judge by a criterion fixed beforehand, draw.
 
-    Interrupted, run the same command to resume. Claims that train need images, except at scale
-    smoke: at scale small Tiny-ImageNet-100 (imagenet100) and CIFAR-10 (cifar10).
+    Interrupted, run the same command to resume. Claims that train need data, except at scale
+    smoke: at scale small Tiny-ImageNet-100 (imagenet100), CIFAR-10 (cifar10) or sentence pairs
+    (multi30k).
     """
     terminal: Terminal = context.obj
     with errors(terminal):

@@ -1,0 +1,41 @@
+"""The picture of gain against miss, from stored rows."""
+
+import json
+
+import pytest
+
+from eigenbatch.errors import RunError
+from eigenbatch_paper import law
+
+
+def store(folder, claim, rows):
+    (folder / claim).mkdir(parents=True)
+    lines = [json.dumps({"rows": [row]}) for row in rows]
+    (folder / claim / "rows.jsonl").write_text("\n".join(lines))
+
+
+def rows(miss, gains, **settings):
+    return [
+        {"selector": name, "seed": seed, "mrr": [0.1, 0.5 + gain + 1e-4 * seed], "miss": miss}
+        | settings
+        for name, gain in {"random": 0.0, **gains}.items() for seed in range(3)
+    ]  # fmt: skip
+
+
+def test_every_setting_is_a_point_for_each_policy(tmp_path, capsys):
+    easy = {"neighbours-4": 0.05, "greedy-64": -0.01}
+    store(tmp_path, "hard-batches", rows(0.03, easy, batch_size=64))
+    store(tmp_path, "caption-batches", rows(0.6, {"neighbours-4": 0.0}))
+    law.main([str(tmp_path), str(tmp_path / "law.png")])
+    printed = capsys.readouterr().out
+    assert "| translations, n = 64 | neighbours-4 | 0.03 | +5.0 (+5.0 to +5.0) | 3 |" in printed
+    assert "| captions | neighbours-4 | 0.60 | +0.0" in printed
+    assert (tmp_path / "law.png").stat().st_size > 10_000
+
+
+def test_pictures_without_a_reading_of_the_miss_are_left_out(tmp_path):
+    row = {"selector": "random", "seed": 0, "final_accuracy": 0.4, "readings": {}}
+    store(tmp_path, "similar-batches", [row, row | {"selector": "neighbours-4"}])
+    assert law.points(law.settings(tmp_path)) == []
+    with pytest.raises(RunError, match="no runs that compare policies"):
+        law.main([str(tmp_path), str(tmp_path / "law.png")])
