@@ -43,3 +43,14 @@ def test_a_public_name_lists_its_arguments(name):
         assert re.search(rf"^    \*?{argument}: ", text, re.MULTILINE), f"{name}: {argument}"
     if inspect.isfunction(one) and inspect.signature(one).return_annotation is not None:
         assert "\nReturns:\n" in text, name
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith(".Greedy")])
+def test_formulas_are_not_taken_for_html(name):
+    """An inner product <a, b> vanishes from the API page, unless it stands in backticks."""
+    one = named(name)
+    members = vars(one).items() if inspect.isclass(one) else ()
+    for part in [one, *(member for key, member in members if not key.startswith("_"))]:
+        text = inspect.getdoc(part)
+        prose = re.sub(r"`[^`]*`", "", (text or "").partition("\nExamples:\n")[0])
+        assert not re.search(r"<[a-zA-Z/]", prose), prose

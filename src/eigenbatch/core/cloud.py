@@ -97,7 +97,7 @@ def cloud_of(
     Args:
         z_or_moments: rows (n, d), or moments of unit rows.
         cloud_spectrum: `spectrum(z_or_moments)`, for callers that have it.
-        positive_squares: the sum of <z_i, z_i+>^2 over rows.
+        positive_squares: the sum of `<z_i, z_i+>^2` over rows.
         gram: the smaller Gram matrix of fewer rows than dimensions, for callers that have it.
 
     Returns:

@@ -112,7 +112,7 @@ def sampling_inflation(negative_count: int, correlation: float) -> float:
 
     Args:
         negative_count: N-, negatives per anchor.
-        correlation: mu, the mean of <z_j, z_k> over j != k.
+        correlation: mu, the mean of `<z_j, z_k>` over j != k.
 
     Returns:
         The factor; 1 for uncorrelated negatives.

@@ -71,17 +71,17 @@ class InfoNCE:
 
     @property
     def confusion(self) -> Tensor:
-        """(n,) <m_i, z_i+>: how much the weighted negatives look like the positive."""
+        """(n,) `<m_i, z_i+>`: how much the weighted negatives look like the positive."""
         return (self.softmax_mean * self.positives).sum(1)
 
     @property
     def margin(self) -> Tensor:
-        """(n,) 1 - <m_i, z_i+> = <z_i+ - m_i, z_i+>, without the subtraction from 1."""
+        """(n,) `1 - <m_i, z_i+> = <z_i+ - m_i, z_i+>`, without the subtraction from 1."""
         return ((self.positives - self.softmax_mean) * self.positives).sum(1)
 
     @property
     def alignment(self) -> Tensor:
-        """(n,) rho_i = <M_i, z_i+> = 1 - eps_i (1 - <m_i, z_i+>)."""
+        """(n,) `rho_i = <M_i, z_i+> = 1 - eps_i (1 - <m_i, z_i+>)`."""
         return 1 - self.miss * self.margin
 
     @property

@@ -67,8 +67,8 @@ class Outlook:
         tau: softmax temperature of the batch.
         negative_count: N-, negatives per anchor.
         log_odds: (n,) log-odds of missing the positive.
-        positive_similarity: (n,) <z_i, z_i+>.
-        confusion: (n,) <m_i, z_i+>.
+        positive_similarity: (n,) `<z_i, z_i+>`.
+        confusion: (n,) `<m_i, z_i+>`.
         concentration: (n,) ||q_i||^2.
         eigenvalues: (d,) of the candidates, trace one.
         top: lambda_1 of the candidates' sum of outer products.

@@ -7,7 +7,7 @@ from eigenbatch.errors import ShapeError
 
 
 def rayleigh_scores(candidates: Tensor, batch: Tensor) -> Tensor:
-    """q_B(z) = z^T Sigma_B z = mean over B of <z, z'>^2, for each candidate.
+    """q_B(z) = z^T Sigma_B z = mean over B of `<z, z'>^2`, for each candidate.
 
     Args:
         candidates: (c, d) rows.

@@ -29,7 +29,7 @@ class NoNearDuplicates(Rule):
     Args:
         selector: chooses the rows.
         cosine: two rows are too close if their cosine within a tower is above it; None: no limit.
-        relative: they are also too close if <anchor_i, key_j> is above this share of the
+        relative: they are also too close if `<anchor_i, key_j>` is above this share of the
             similarity of a positive pair: the largest of that of i, of j, and the mean of the
             batch. 0.95 is the margin of NV-Retriever and of `mine_hard_negatives`. It needs two
             towers, or `positive`.

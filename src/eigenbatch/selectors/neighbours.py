@@ -17,7 +17,7 @@ class Neighbours:
     (the miss is small: sentence pairs, CLIP-like training), and do nothing where random batches
     are hard already. Few seeds make hard batches, many seeds easier ones.
 
-    With two towers a neighbour is a hard negative, <anchor_i, key_j>, in the mean of both
+    With two towers a neighbour is a hard negative, `<anchor_i, key_j>`, in the mean of both
     directions. If rows are in the batch already, the first of them are the seeds. The picks take
     turns over the seeds, so that a smaller batch is the beginning of a larger one.
 

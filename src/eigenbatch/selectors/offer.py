@@ -89,7 +89,7 @@ class Offer:
     def similarity(self, index: Tensor) -> Tensor:
         """(k, len(index)) how hard a negative each row is for each of some rows.
 
-        <anchor_i, key_j>, in the mean of both directions. One tall product: on a CPU it is twice
+        `<anchor_i, key_j>`, in the mean of both directions. One tall product: on a CPU it is twice
         as fast as the flat one.
         """
         some = self.rows[index]  # (s, w)
