@@ -146,7 +146,20 @@ class PoolBalanced(_Partition):
 
 
 def candidate_ranks(batches: Tensor) -> Tensor:
-    """Participation ratio of each batch (c, n, d), clipped to [1, min(n, d)]; (c,)."""
+    """Participation ratio of each batch, clipped to [1, min(n, d)].
+
+    Args:
+        batches: (c, n, d) candidate batches.
+
+    Returns:
+        (c,) ratios.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.selectors import candidate_ranks
+        >>> candidate_ranks(torch.stack([torch.eye(3), torch.ones(3, 3)])).tolist()
+        [3.0, 1.0]
+    """
     _, n, d = batches.shape
     other = batches.mT
     with no_autocast(batches):

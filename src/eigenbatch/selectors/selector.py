@@ -31,7 +31,7 @@ class Selector(Protocol):
         """Choose one batch.
 
         Args:
-            pool: embeddings (k, d) of the candidates.
+            pool: (k, d) embeddings of the candidates.
             batch_size: how many to choose.
             generator: source of randomness.
 
@@ -104,13 +104,13 @@ def select(
         keep = select(z, batch_size, Greedy())    # then train on images[keep]
 
     Args:
-        pool: embeddings (k, d) of the candidates.
+        pool: (k, d) embeddings of the candidates.
         batch_size: how many of them to keep.
         selector: a selector, such as `Greedy()`.
         generator: the source of randomness; torch's global one if not given.
 
     Returns:
-        Indices (batch_size,) into the pool; fewer only from `Greedy(literal=True)`.
+        (batch_size,) indices into the pool; fewer only from `Greedy(literal=True)`.
 
     Examples:
         >>> import torch
