@@ -11,7 +11,7 @@ from eigenbatch import Neighbours, SpectralMonitor
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.monitor.diagnose import diagnose_cloud
 from eigenbatch.monitor.measure import inputs_of, read_batch
-from eigenbatch.monitor.parts import Course
+from eigenbatch.monitor.parts import Course, Placed
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.rule import SYMPTOMS
 from eigenbatch.monitor.rules import RULES
@@ -191,7 +191,7 @@ def test_inside_a_run_one_reading_is_a_remark_and_two_in_a_row_are_a_warning(nam
     reading = replace(SITUATIONS[name](), step=1000)
 
     def severity(streak: int) -> str:
-        course = Course(streaks={name: streak}, misplaced_share=0.2)
+        course = Course(streaks={name: streak}, placed=Placed(0.2, 0.7, 300))
         found = replace(reading, course=course).diagnoses
         return next(one.severity for one in found if one.name == name)
 

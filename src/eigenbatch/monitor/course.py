@@ -1,6 +1,7 @@
 """What a run remembers to judge its next reading: where it began, the last batch, open findings."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from eigenbatch.core.movement import (
     repetition_sums,
     sketch_of,
 )
-from eigenbatch.monitor.parts import Course
+from eigenbatch.monitor.parts import Course, Placed
 from eigenbatch.monitor.ranks import Ranks, SingleProcess
 from eigenbatch.monitor.sides import sides
 from eigenbatch.monitor.thresholds import (
@@ -33,15 +34,15 @@ from eigenbatch.monitor.thresholds import (
 if TYPE_CHECKING:
     from eigenbatch.monitor.reading import Reading
 
-WINDOW = 5
-"""Readings behind the mean of misplaced positives."""
+WINDOW = 8
+"""Readings behind the mean ranks of positives."""
 
 LOSSES = 8
 """Readings over which the loss must fall for a run not to be stuck; the first four may do."""
 
 
-_ABSENT: dict[str, Any] = {"solved_since": None, "found_at_first": None}
-"""Entries that states of earlier versions lack."""
+_ABSENT: dict[str, Any] = {"solved_since": None, "found_at_first": None, "placed": []}
+"""Entries that states of earlier versions lack; they hold "misplaced" instead of "placed"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,7 +62,7 @@ class RunMemory:
         self._moved: dict[str, float] = {}
         self._rows: Tensor | None = None
         self._streaks: dict[str, int] = {}
-        self._misplaced: deque[float] = deque(maxlen=WINDOW)
+        self._placed: deque[Placed] = deque(maxlen=WINDOW)
         self._losses: deque[float] = deque(maxlen=LOSSES)
         self._solved_since: int | None = None
         self._found_at_first: float | None = None
@@ -105,16 +106,16 @@ class RunMemory:
         for side, moved in movement.items():
             self._moved[side] = max(moved, self._moved.get(side, 0.0))
         if step < EARLY_STEPS or negatives.found_share < FOUND_SOME:
-            self._misplaced.clear()  # before positives are found, all kinds are misplaced
+            self._placed.clear()  # before positives are found, all kinds are misplaced
         else:
-            self._misplaced.append(negatives.misplaced_share)
-        enough = len(self._misplaced) >= MISPLACED_READINGS
+            pairs = next(iter(marks.sketches.values())).count
+            self._placed.append(Placed(negatives.misplaced_share, negatives.found_share, pairs))
         self._losses.append(reading.softmax.loss)
         return Course(
             streaks=dict(self._streaks),
             movement=dict(self._moved),
             repetition=marks.repetition,
-            misplaced_share=fmean(self._misplaced) if enough else None,
+            placed=_mean_place(self._placed),
             loss_drop=_drop(list(self._losses)),
             solved_since=self._solved_since,
             found_at_first=self._found_at_first,
@@ -134,7 +135,7 @@ class RunMemory:
             "first": first,
             "moved": dict(self._moved),
             "streaks": dict(self._streaks),
-            "misplaced": list(self._misplaced),
+            "placed": [number for one in self._placed for number in one],
             "losses": list(self._losses),
             "solved_since": self._solved_since,
             "found_at_first": self._found_at_first,
@@ -146,12 +147,12 @@ class RunMemory:
             "first": is_dict,
             "moved": _hold_numbers,
             "streaks": _are_counts,
-            "misplaced": are_numbers,
+            "placed": lambda value: are_numbers(value) and len(value) % 3 == 0,
             "losses": are_numbers,
             "solved_since": lambda value: value is None or is_count(value),
             "found_at_first": lambda value: value is None or is_number(value),
         }
-        check_entries(_ABSENT | state if is_dict(state) else state, "course", entries)
+        check_entries(_current(state), "course", entries)
         for one in state["first"].values():
             sketch = {"count": is_count, "noise": is_number, "second": _is_square}
             check_entries(one, "sketch", sketch)
@@ -159,6 +160,7 @@ class RunMemory:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
         self.check_state_dict(state)
+        state = _current(state)
         self._first = {
             side: Sketch(
                 count=one["count"],
@@ -169,11 +171,27 @@ class RunMemory:
         }
         self._moved = dict(state["moved"])
         self._streaks = dict(state["streaks"])
-        self._misplaced = deque(state["misplaced"], maxlen=WINDOW)
+        placed = zip(*(state["placed"][i::3] for i in range(3)), strict=True)
+        self._placed = deque((Placed(*one) for one in placed), maxlen=WINDOW)
         self._losses = deque(state["losses"], maxlen=LOSSES)
-        self._solved_since = state.get("solved_since")
-        self._found_at_first = state.get("found_at_first")
+        self._solved_since = state["solved_since"]
+        self._found_at_first = state["found_at_first"]
         self._rows = None
+
+
+def _current(state: Any) -> Any:
+    """A state of an earlier version as one of this."""
+    if not isinstance(state, dict):
+        return state
+    return _ABSENT | {name: value for name, value in state.items() if name != "misplaced"}
+
+
+def _mean_place(readings: Sequence[Placed]) -> Placed | None:
+    """Means over the readings; None while there are too few."""
+    if len(readings) < MISPLACED_READINGS:
+        return None
+    misplaced, found, pairs = zip(*readings, strict=True)
+    return Placed(fmean(misplaced), fmean(found), sum(pairs))
 
 
 def _drop(losses: list[float]) -> float | None:

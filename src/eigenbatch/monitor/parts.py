@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from eigenbatch.core.band import BatchBand, Method
 from eigenbatch.core.cloud import Cloud
@@ -130,6 +131,14 @@ class Trend:
     readings: int
 
 
+class Placed(NamedTuple):
+    """How many positives rank low and high, and how many pairs say so."""
+
+    misplaced: float  # share beaten by more than half of their negatives
+    found: float  # share beaten by at most a tenth of them
+    pairs: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
     """What the run so far says, beyond this batch."""
@@ -139,7 +148,7 @@ class Course:
         default_factory=dict
     )  # by side, the largest since the first reading
     repetition: float | None = None  # likeness of row i to row i of the reading before
-    misplaced_share: float | None = None  # mean over the last readings
+    placed: Placed | None = None  # over the last readings
     loss_drop: float | None = None  # from the older to the newer half of the last readings
     solved_since: int | None = None  # step from which on every reading was solved
     found_at_first: float | None = None  # found_share of the first reading with a real queue

@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from eigenbatch.monitor import thresholds as limit
+from eigenbatch.monitor.parts import Placed
 from eigenbatch.monitor.rule import SYMPTOMS, Answer, ReadingRule
 
 if TYPE_CHECKING:
@@ -97,28 +98,25 @@ def selection_outlook(reading: "Reading") -> str:
 @partial(ReadingRule, "misaligned pairs", place=90, untrained=True, explains=(SYMPTOMS,))
 def misaligned_pairs(reading: "Reading") -> Answer | None:
     """Some positives belong to other samples."""
-    course, negatives = reading.course, reading.negatives
-    share = negatives.misplaced_share
-    if course is not None:
-        if course.misplaced_share is None:
+    placed = Placed(
+        reading.negatives.misplaced_share, reading.negatives.found_share, reading.anchors // 2
+    )
+    if reading.course is not None:
+        if reading.course.placed is None:
             return None
-        share = course.misplaced_share
-    if negatives.found_share < limit.FOUND_SOME or share <= limit.MISPLACED_SHARE:
-        return None
-    readings = 1 if course is None else limit.MISPLACED_READINGS
-    if share - 2 * math.sqrt(share / (readings * reading.anchors)) <= limit.MISPLACED_HEALTHY:
-        return None
-    between = 1 - negatives.found_share - negatives.misplaced_share
-    most = negatives.found_share >= limit.FOUND_SHARE
-    if share < (limit.MISPLACED_RATIO if most else limit.MISPLACED_CLEAR_RATIO) * between:
+        placed = reading.course.placed
+    share, found, pairs = placed
+    hard = limit.MISPLACED_RATIO * (1 - found - share)  # as many may rank low without a fault
+    error = math.sqrt((share + limit.MISPLACED_RATIO * hard) / pairs)
+    if found < limit.FOUND_SOME or share <= max(limit.MISPLACED_SHARE, hard + 2 * error):
         return None
     return Answer(
         severity="warning",
-        evidence=f"{share:.1%} > {limit.MISPLACED_SHARE:.0%} of positives are less similar than "
-        f"half of the anchor's negatives, although {negatives.found_share:.0%} of positives are "
-        "among the nearest tenth",
-        advice=f"About {min(1.0, 2 * share):.0%} of the pairs are wrong. Check the join of the two "
-        "columns, shuffling of one side only, off-by-one files, and captions of other pictures.",
+        evidence=f"{share:.1%} of positives are less similar than half of the anchor's negatives, "
+        f"although {found:.0%} are among the nearest tenth; {hard:.1%} could be hard pairs",
+        advice=f"Probably {2 * (share - hard):.0%} of the pairs or more are wrong. Check the join "
+        "of the two columns, shuffling of one side only, off-by-one files, and captions of other "
+        "pictures.",
     )
 
 
