@@ -42,7 +42,7 @@ def test_a_run_stops_on_nan_and_says_why(bad: str) -> None:
 
 def test_an_untrained_encoder_is_no_reason_to_stop() -> None:
     monitor = SpectralMonitor(TAU, every=1)
-    stop = StopOn("stuck at chance", "mean-dominated", patience=1)
+    stop = StopOn("stuck at chance", patience=1)
     assert not stop(monitor(*COLLAPSED))
 
 
@@ -56,6 +56,7 @@ def test_other_diagnoses_do_not_stop() -> None:
     [
         (("collapsd",), 1, r"no diagnosis is called \['collapsd'\]"),
         ((), 1, "at least one diagnosis"),
+        (("easy batches",), 1, "are remarks, never warnings"),
         (("collapsing",), 0, "patience of at least 1"),
     ],
 )

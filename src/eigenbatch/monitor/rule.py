@@ -40,6 +40,7 @@ class Rule(Generic[Subject]):
         symptom: a consequence that many causes have.
         explains: names of findings that are remarks beside this one; `SYMPTOMS` for all symptoms.
         lasting: readings in a row before it is a warning.
+        remark: never a warning; it cannot stop a run.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Rule(Generic[Subject]):
     symptom: bool = False
     explains: tuple[str, ...] = ()
     lasting: int = limit.LASTING
+    remark: bool = False
 
     def __call__(self, subject: Subject) -> Diagnosis | None:
         """The finding, if there is one."""

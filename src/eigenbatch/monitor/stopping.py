@@ -4,6 +4,7 @@ from eigenbatch.checks import check_type, whole
 from eigenbatch.errors import ParameterError
 from eigenbatch.monitor.diagnose import NAMES
 from eigenbatch.monitor.reading import Reading
+from eigenbatch.monitor.rules import RULES
 
 
 class StopOn:
@@ -12,7 +13,7 @@ class StopOn:
     Severity "info" does not count: an untrained encoder is not a reason to stop.
 
     Args:
-        *names: names of findings, see docs/diagnosis.md; "not finite" is NaN.
+        *names: names of findings that can be warnings, see docs/diagnosis.md; "not finite" is NaN.
         patience: readings in a row.
 
     Examples:
@@ -32,6 +33,8 @@ class StopOn:
         whole(patience, "patience")
         if unknown := sorted(set(names) - set(NAMES)):
             raise ParameterError(f"no diagnosis is called {unknown}; the names are {NAMES}")
+        if remarks := [rule.name for rule in RULES if rule.remark and rule.name in names]:
+            raise ParameterError(f"{remarks} are remarks, never warnings: they cannot stop a run")
         if not names or patience < 1:
             raise ParameterError(
                 f"name at least one diagnosis and a patience of at least 1, got {names}, {patience}"

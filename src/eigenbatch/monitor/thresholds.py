@@ -99,10 +99,11 @@ MISPLACED_SHARE = 0.03
 MISPLACED_READINGS = 3
 """Readings before that mean is trusted."""
 
-MISPLACED_RATIO = 0.45
-"""Misplaced positives over those between the nearest tenth and the middle. Wrong pairs rank at
-random, 5 to 4, on top of hard ones, which thin out: healthy at most 0.3, batches of neighbours 0.4,
-30 % wrong 0.6 to 1.2. Two standard errors are left for chance: small batches hold few pairs."""
+MISPLACED_RATIO = 0.3
+"""Misplaced positives over those between the nearest tenth and the middle, without wrong pairs:
+hard positives thin out, healthy at most 0.3, batches of neighbours 0.4. A share w of wrong pairs
+ranks at random: misplaced = 0.5 w + hard, between = 0.4 w + hard / 0.3. Three standard errors are
+left for chance: small batches hold few pairs."""
 
 FOUND_SHARE = 0.5
 """Once most positives rank among the top tenth, the run tells samples apart."""

@@ -52,7 +52,7 @@ def dimensional_collapse(cloud: Cloud) -> Answer | None:
     )
 
 
-@partial(CloudRule, "mean-dominated", place=240)
+@partial(CloudRule, "mean-dominated", place=240, remark=True)
 def mean_dominated(cloud: Cloud) -> Answer | None:
     """Most of every embedding is a vector they all share. A remark only."""
     if cloud.mean_sqnorm <= limit.COMMON_SQNORM:

@@ -57,7 +57,7 @@ def task_solved(reading: "Reading") -> Answer | None:
     )
 
 
-@partial(ReadingRule, "easy batches", place=210)
+@partial(ReadingRule, "easy batches", place=210, remark=True)
 def easy_batches(reading: "Reading") -> Answer | None:
     """Random batches are easy, and harder ones would give larger gradients. A remark only."""
     early = reading.step is not None and reading.step < limit.EARLY_STEPS
@@ -106,17 +106,18 @@ def misaligned_pairs(reading: "Reading") -> Answer | None:
             return None
         placed = reading.course.placed
     share, found, pairs = placed
-    hard = limit.MISPLACED_RATIO * (1 - found - share)  # as many may rank low without a fault
-    error = math.sqrt((share + limit.MISPLACED_RATIO * hard) / pairs)
-    if found < limit.FOUND_SOME or share <= max(limit.MISPLACED_SHARE, hard + 2 * error):
+    ratio = limit.MISPLACED_RATIO
+    hard = ratio * (1 - found - share)  # as many may rank low without a fault
+    error = math.sqrt((share + ratio * hard) / pairs)
+    if found < limit.FOUND_SOME or share <= max(limit.MISPLACED_SHARE, hard + 3 * error):
         return None
+    wrong = (share - hard) / (0.5 - 0.4 * ratio)
     return Answer(
         severity="warning",
         evidence=f"{share:.1%} of positives are less similar than half of the anchor's negatives, "
         f"although {found:.0%} are among the nearest tenth; {hard:.1%} could be hard pairs",
-        advice=f"Probably {2 * (share - hard):.0%} of the pairs or more are wrong. Check the join "
-        "of the two columns, shuffling of one side only, off-by-one files, and captions of other "
-        "pictures.",
+        advice=f"About {min(1.0, wrong):.0%} of the pairs are wrong. Check the join of the two "
+        "columns, shuffling of one side only, off-by-one files, and captions of other pictures.",
     )
 
 

@@ -32,7 +32,7 @@ def stuck_at_chance(reading: "Reading") -> Answer | None:
     )
 
 
-@partial(ReadingRule, "alignment saturated", place=260)
+@partial(ReadingRule, "alignment saturated", place=260, remark=True)
 def alignment_saturated(reading: "Reading") -> Answer | None:
     """The softmax mean and the positive coincide: little force is left. A remark only."""
     softmax = reading.softmax
@@ -117,7 +117,7 @@ def few_negatives(reading: "Reading") -> Answer | None:
     )
 
 
-@partial(ReadingRule, "modality gap", place=250)
+@partial(ReadingRule, "modality gap", place=250, remark=True)
 def modality_gap(reading: "Reading") -> Answer | None:
     """The two towers occupy different regions. A remark: well trained models have it too."""
     towers = reading.towers
