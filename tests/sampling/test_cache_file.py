@@ -168,7 +168,7 @@ def test_another_process_sees_an_update_of_the_shared_file(tmp_path):
 
 
 def test_a_mapped_cache_on_another_device_is_refused(tmp_path):
-    with pytest.raises(ParameterError, match="lives on the CPU"):
+    with pytest.raises(ParameterError, match="is on the CPU"):
         EmbeddingCache(10, 4, device="meta", path=tmp_path / "cache.bin")
     assert list(tmp_path.iterdir()) == []
 

@@ -1,8 +1,10 @@
 """Settings: parsed from texts, checked by type and range, stored and read back."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,7 @@ from eigenbatch.errors import ParameterError
 from eigenbatch.train.methods import MethodConfig
 from eigenbatch.train.recipes import RECIPES, recipe
 from eigenbatch.train.run import Run
-from eigenbatch.train.settings import from_plain, override, to_plain
+from eigenbatch.train.settings import Config, from_plain, hints, override, to_plain
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -121,3 +123,14 @@ def test_settings_are_checked_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_table_of_settings_holds_every_kind_and_every_setting():
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page.partition("## Settings")[2], re.M))
+    for name, kind in hints(Run).items():
+        if not (isinstance(kind, type) and issubclass(kind, Config)):
+            continue
+        for option, settings in (kind.options() or {"": kind}).items():
+            for one in filter(None, (option, *hints(settings))):
+                assert f"`{one}`" in rows[name], f"docs/training.md: {name} lacks {one}"

@@ -1,4 +1,4 @@
-"""The `eigenbatch` command: parse and call. Heavy imports wait until a command needs them."""
+"""The `eigenbatch` command: parse and call; a command imports the heavy packages it needs."""
 
 from eigenbatch.cli import demo, looking, paper, training
 from eigenbatch.cli.command import app

@@ -62,7 +62,7 @@ Encoder = Annotated[
 
 
 def encoder_settings(encoder: str | None) -> list[str]:
-    """What --encoder sets; a module may lie in the current folder."""
+    """What --encoder sets; its module may be in the current folder."""
     if encoder is None:
         return []
     if ":" in encoder:
@@ -90,7 +90,7 @@ def _flags(
     ] = False,
 ) -> None:
     ranks = (os.environ.get(name, "0") for name in ("RANK", "LOCAL_RANK"))
-    silent = any(rank != "0" for rank in ranks)  # of several processes, the first one speaks
+    silent = any(rank != "0" for rank in ranks)  # only the first of several processes prints
     context.obj = Terminal(quiet=quiet or silent, json=json and not silent, debug=debug)
 
 

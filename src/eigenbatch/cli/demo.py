@@ -52,7 +52,7 @@ def demo(
 
 
 def _mistake(letters: "Letters", folder: Path, terminal: Terminal) -> "RunRecord":
-    """One run with one picture as both views; the monitor speaks while it trains."""
+    """One run with one picture as both views; the monitor reports while it trains."""
     from eigenbatch.demo import train
     from eigenbatch.runs import Recorder, read_run
     from eigenbatch.runs.comparison import read_if_finished, set_aside

@@ -1,4 +1,4 @@
-"""Who is contrasted with whom: anchors, keys, positives and negatives of one batch.
+"""What is contrasted with what: anchors, keys, positives and negatives of one batch.
 
 n counts embedding rows, not images (section "Notation"). The number of negatives N- is counted
 from the layout, never assumed: 2B - 2 for NT-Xent, n - 1 for CLIP, K or K + n - 1 for MoCo.

@@ -77,13 +77,13 @@ def leave_out_top_eigenvalues(z: Tensor, positive: Tensor) -> Tensor:
     check_matrix(z, "z", least=3)
     check_tensor(positive, "positive")
     n = len(z)
-    everyone = torch.arange(n, device=z.device)
+    itself = torch.arange(n, device=z.device)
     if positive.shape != (n,) or positive.is_floating_point():
         raise ShapeError(f"positive must hold {n} integers, got {tuple(positive.shape)}")
-    if not (((positive >= 0) & (positive < n) & (positive != everyone)).all()):
+    if not (((positive >= 0) & (positive < n) & (positive != itself)).all()):
         raise ShapeError(f"positive must name another row of the batch, each in 0..{n - 1}")
     basis = eigenbasis(accumulated_rows(z, normalize=True))
-    return top_after_removal(basis, (everyone, positive)) / (n - 2)
+    return top_after_removal(basis, (itself, positive)) / (n - 2)
 
 
 def negative_tops(contrast: Contrast) -> Tensor:

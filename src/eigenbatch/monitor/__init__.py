@@ -1,4 +1,4 @@
-"""Readings, diagnoses and the monitor that holds them; contains no formula."""
+"""Readings, findings and the monitor that makes them; contains no formula."""
 
 from eigenbatch.monitor.diagnosis import Diagnosis
 from eigenbatch.monitor.measure import read_batch

@@ -22,7 +22,7 @@ class Announcer:
         self._said: set[str] = set()
 
     def __call__(self, diagnoses: tuple[Diagnosis, ...], step: int) -> None:
-        """Say what is new; only the first process speaks."""
+        """Report new findings; only the first process does."""
         for one in diagnoses:
             key = f"{one.severity}: {one.name}"
             if one.severity == "info" or key in self._said:
@@ -46,7 +46,7 @@ def sentence(one: Diagnosis, step: int) -> str:
 
 
 def is_first_process() -> bool:
-    """Whether this process may speak for all."""
+    """Whether this process reports for all."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank() == 0
     return os.environ.get("RANK", "0") in ("", "0")

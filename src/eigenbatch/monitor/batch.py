@@ -28,7 +28,7 @@ Layout = Literal["paired", "cross"]
 
 
 class NotFiniteError(ParameterError):
-    """A temperature or a loss that no training can go on with."""
+    """A temperature or a loss with which no training can continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -47,7 +47,7 @@ _ABSENT: dict[str, Any] = {"solved_since": None, "found_at_first": None, "placed
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Marks:
-    """What one batch leaves behind, of all processes together."""
+    """What is kept of one batch, over all processes."""
 
     sketches: dict[str, Sketch]
     repetition: float | None

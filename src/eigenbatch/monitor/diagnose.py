@@ -1,4 +1,4 @@
-"""From a reading to its diagnoses: all rules are asked, and their answers weighed and ordered."""
+"""From a reading to its findings: apply all rules, weigh the answers and order them."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -21,7 +21,7 @@ HEALTHY = Diagnosis(
     advice="Nothing to do.",
 )
 NAMES = (*(rule.name for rule in RULES), HEALTHY.name)
-"""Every name a diagnosis can have, causes before symptoms."""
+"""Every name a finding can have, causes before symptoms."""
 
 _BY_NAME = {rule.name: rule for rule in RULES}
 _ORDER = ("critical", "warning", "info")

@@ -1,4 +1,4 @@
-"""A diagnosis: its name, how bad it is, the numbers behind it and what to do."""
+"""A finding: its name, how bad it is, the numbers behind it and what to do."""
 
 from dataclasses import dataclass
 from typing import Literal

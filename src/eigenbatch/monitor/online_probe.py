@@ -19,8 +19,8 @@ class OnlineProbe:
     """kNN and linear accuracy without held-out data: a batch is predicted, then learnt from.
 
     The kNN vote is over the last `memory` embeddings, the linear classifier makes one step of
-    gradient descent a batch. Nothing flows back into your model. The values are means over the last
-    `window` batches, so they lag behind; they show a trend, not what a probe at the end would.
+    gradient descent per batch. Your model gets no gradient from it. The values are means over the
+    last `window` batches, so they lag behind; they show a trend, not what a probe at the end would.
 
     Under DDP each process judges its own batches.
 

@@ -1,4 +1,4 @@
-"""Ending a run on a chosen diagnosis."""
+"""Ending a run on a chosen finding."""
 
 from eigenbatch.checks import check_type, whole
 from eigenbatch.errors import ParameterError
@@ -8,7 +8,7 @@ from eigenbatch.monitor.rules import RULES
 
 
 class StopOn:
-    """True once one of the named diagnoses came in `patience` readings in a row.
+    """True once one of the named findings was made in `patience` readings in a row.
 
     Severity "info" does not count: an untrained encoder is not a reason to stop.
 
@@ -32,12 +32,16 @@ class StopOn:
             check_type(name, str, "names")
         whole(patience, "patience")
         if unknown := sorted(set(names) - set(NAMES)):
+<<<<<<< HEAD
             raise ParameterError(f"no diagnosis is called {unknown}; the names are {NAMES}")
         if remarks := [rule.name for rule in RULES if rule.remark and rule.name in names]:
             raise ParameterError(f"{remarks} are remarks, never warnings: they cannot stop a run")
+=======
+            raise ParameterError(f"no finding is called {unknown}; the names are {NAMES}")
+>>>>>>> e8ef788 (Write the guides and docstrings in plain technical words)
         if not names or patience < 1:
             raise ParameterError(
-                f"name at least one diagnosis and a patience of at least 1, got {names}, {patience}"
+                f"name at least one finding and a patience of at least 1, got {names}, {patience}"
             )
         self._patience = patience
         self._seen = dict.fromkeys(names, 0)
@@ -61,7 +65,7 @@ class StopOn:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Which diagnoses ask for a stop."""
+        """Names of the findings that are a reason to stop."""
         return tuple(name for name, seen in self._seen.items() if seen >= self._patience)
 
     @property

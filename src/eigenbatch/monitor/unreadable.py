@@ -16,7 +16,7 @@ NAN = math.nan
 
 
 def unreadable(reason: str, method: Method) -> Reading:
-    """The reading whose only diagnosis is "not finite"."""
+    """The reading whose only finding is "not finite"."""
     band = BatchBand(lower=NAN, measured=NAN, upper=NAN)
     empty = torch.zeros(0)
     return Reading(

@@ -212,7 +212,7 @@ SECTIONS = (
                 id="uniformity",
                 title="Uniformity",
                 caption="More negative means that different samples lie further apart; a rise "
-                "towards 0 means that they crowd together.",
+                "towards 0 means that they lie close to each other.",
                 axis="uniformity",
                 metrics=("spectral/uniformity",),
             ),
@@ -235,8 +235,8 @@ SECTIONS = (
             Chart(
                 id="effective-negatives",
                 title="Effective negatives",
-                caption="How many other samples an anchor really feels: close to 1 only a single "
-                "one pushes, close to the dotted count all push alike.",
+                caption="How many negatives have weight in an anchor's softmax: close to 1 a single one "
+                "has all the weight, close to the dotted count all have the same.",
                 axis="effective negatives",
                 metrics=("spectral/effective_negatives", "spectral/negatives"),
                 log=True,

@@ -74,7 +74,7 @@ def compare(
     """Train your own model with every selector and seed, then compare in pairs.
 
     Runs are kept under `path`/SELECTOR/seed-K. Finished ones are not run again; an unfinished one
-    starts anew. Seeds are the outer loop, so that an interrupted comparison has whole pairs.
+    starts again. Seeds are the outer loop, so that an interrupted comparison has whole pairs.
 
     Args:
         train: `train(selector, seed, recorder)`, your own function. It must log an accuracy:
@@ -199,7 +199,7 @@ def read_if_finished(folder: Path) -> RunRecord | None:
 
 
 def set_aside(folder: Path) -> None:
-    """Rename the files of an interrupted run to NAME.interrupted, so that it can start anew."""
+    """Rename the files of an interrupted run to NAME.interrupted, so that it can start again."""
     directory = RunDirectory(folder)
     for file in (directory.metrics, directory.manifest):
         if file.exists():

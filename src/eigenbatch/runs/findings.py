@@ -1,4 +1,4 @@
-"""Diagnoses over time: readings that say the same become one episode."""
+"""Findings over time: consecutive readings with the same finding become one episode."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Episode:
 
 
 def episodes(readings: Sequence[tuple[float, Any]]) -> tuple[Episode, ...]:
-    """Episodes of (step, list of diagnoses), the earliest first.
+    """Episodes of (step, list of findings), the earliest first.
 
     Findings of one name and severity are joined if they were made in consecutive readings or
     within a hundredth of the run.

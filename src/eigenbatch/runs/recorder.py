@@ -111,7 +111,7 @@ class Recorder:
         self._write({**(values or {}), **more})
 
     def reading(self, reading: "Reading | None") -> None:
-        """Append a reading of the monitor: scalars, leading eigenvalues, diagnoses in full.
+        """Append a reading of the monitor: scalars, leading eigenvalues, findings in full.
 
         None, which the monitor returns between two readings, writes nothing. The line has the step
         of the last `log`; before any, the monitor's own count.

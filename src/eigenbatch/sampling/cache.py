@@ -92,9 +92,7 @@ class EmbeddingCache:
             self._rows, self._ticks = self._mapped.rows, self._mapped.ticks
             self._tick = int(self._mapped.clock)
         else:
-            raise ParameterError(
-                f"a memory-mapped cache lives on the CPU, got device={str(device)!r}"
-            )
+            raise ParameterError(f"a memory-mapped cache is on the CPU, got device={str(device)!r}")
 
     def __len__(self) -> int:
         return self.size

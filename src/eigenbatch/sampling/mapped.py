@@ -61,7 +61,7 @@ class Layout:
 
 
 class MappedRows:
-    """Tensors that live in a file: what is assigned to them is on disk after `flush`."""
+    """Tensors stored in a file: what is assigned to them is on disk after `flush`."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
         self.place = path.absolute(), layout  # enough to open it again elsewhere

@@ -157,7 +157,7 @@ class NeighbourIndex:
         return hits.double().mean().item()
 
     def _queries(self, ids: Tensor) -> np.ndarray[Any, Any]:
-        """Rows of known samples with both towers exchanged: keys meet anchors."""
+        """Rows of known samples with both towers exchanged: keys are compared with anchors."""
         if (unknown := ids[self.cache.age(ids).cpu() < 0]).numel():
             raise RowError(f"id {int(unknown[0])} was never updated: it has no neighbours yet")
         rows = self._rows(ids).reshape(len(ids), self.cache.towers, -1)

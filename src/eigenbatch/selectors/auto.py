@@ -1,4 +1,4 @@
-"""The dial from random to hard batches, turned by the miss that the cache predicts."""
+"""From random to hard batches, by the miss that the cache predicts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -81,7 +81,7 @@ class Auto:
     def complete(
         self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Complete a batch at the present level, then turn the dial by its predicted miss."""
+        """Complete a batch at the present level, then adjust the level by its predicted miss."""
         check_offer(offer, batch_size, generator)
         if offer.towers == 1 and self.positive is None:
             raise ParameterError(
@@ -98,7 +98,7 @@ class Auto:
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the dial is."""
+        """The level of the next batch."""
         return {"level": self.level}
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ class Auto:
         check_entries(state, "Auto", {"level": self._is_level})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where the dial was."""
+        """Continue at the saved level."""
         self.check_state_dict(state)
         self.level = state["level"]
 

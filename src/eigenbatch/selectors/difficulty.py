@@ -1,4 +1,4 @@
-"""One dial between similar and diverse batches."""
+"""One weight between similar and diverse batches."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from eigenbatch.selectors.search import SearchState, greedy_search, least_simila
 
 
 class Blend:
-    """One dial from similar to diverse batches: `weight` in [-1, 1], 0 is a random batch.
+    """From similar to diverse batches: `weight` in [-1, 1], 0 is a random batch.
 
     Each pick is the least (weight > 0) or most (weight < 0) similar to the batch so far, out of a
     probe of k^|weight| rows: one row at 0, the whole pool at 1. Weight 1 is `Greedy(probe=None)`.

@@ -1,7 +1,7 @@
 """What a sampler offers a selector: unit rows, which of them are in the batch, which are barred.
 
 A selector need only be a callable on a matrix. One that also has `complete` can finish a batch that
-others began, uses both towers, and is spared the copying and normalising of the pool.
+was begun, uses both towers, and is spared the copying and normalising of the pool.
 
 Letters: k rows offered, g rows given, n rows of the batch, d dimension of a tower.
 """
@@ -131,17 +131,17 @@ def distinct(
 
 @runtime_checkable
 class Completing(Protocol):
-    """A selector that can finish a batch which others began."""
+    """Something that can finish a batch which was begun."""
 
     def complete(
         self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """`batch_size` distinct rows of the offer: the given ones, then what suits them."""
+        """`batch_size` distinct rows of the offer: the given ones, then its own choice."""
         ...
 
 
 class CompletingSelector(Selector, Completing, Protocol):
-    """Both."""
+    """A selector that can also complete a batch."""
 
 
 def completes(selector: object) -> TypeGuard["CompletingSelector"]:
@@ -157,7 +157,7 @@ def completes(selector: object) -> TypeGuard["CompletingSelector"]:
 
 
 def searched_by(selector: object) -> int | None:
-    """How many candidates a selector wants to be offered; None: no wish."""
+    """How many candidates a selector should be offered; None: any number."""
     searched: int | None = getattr(selector, "searched", None)
     return searched
 
@@ -165,7 +165,7 @@ def searched_by(selector: object) -> int | None:
 def seeds_of(selector: object) -> int | None:
     """How many samples of a batch it starts from; None: it builds batches in another way.
 
-    Where every sample must be used, those that wait longest are the seeds: no sample is avoided
+    Where every sample must be used, the longest-waiting ones are the seeds: no sample is avoided
     for ever, and the rest of the batch is free.
     """
     seeds: int | None = getattr(selector, "seeds", None)

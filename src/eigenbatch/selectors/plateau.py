@@ -75,12 +75,12 @@ class OnLossPlateau:
     """`selector` while the loss stands still, `otherwise` while it falls.
 
     The losses are no part of the selector's state: they arrive after a batch was chosen. Save
-    `plateau` beside it; our trainer does.
+    `plateau` as well; our trainer does.
 
     Args:
         selector: for the plateau.
         otherwise: for the rest of the time.
-        plateau: what is told the losses.
+        plateau: receives the losses.
 
     Examples:
         >>> import torch

@@ -46,7 +46,7 @@ class Rule:
 
     @property
     def searched(self) -> int | None:
-        """How many candidates the inner selector wants to be offered."""
+        """How many candidates the inner selector should be offered."""
         return searched_by(self.selector)
 
     @property

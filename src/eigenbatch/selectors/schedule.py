@@ -1,4 +1,4 @@
-"""The paper's practical recipe as composition: one policy, then another once a signal says so."""
+"""The paper's practical recipe as composition: one policy, then another once a signal is true."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +40,7 @@ class Schedule:
     Args:
         warmup: the first selector.
         then: the second one.
-        when: sees every pool; the switch is made once it returns True.
+        when: is called with every pool; the switch is made once it returns True.
 
     Examples:
         >>> import torch

@@ -169,7 +169,7 @@ def unit_pool(pool: Tensor, batch_size: int) -> Tensor:
 
 
 def shuffled(count: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
-    """A random permutation of `count` indices, drawn where the generator lives; on `device`."""
+    """A random permutation of `count` indices on `device`, drawn on the generator's own."""
     check_generator(generator)
     source = device if generator is None else generator.device
     return torch.randperm(count, generator=generator, device=source).to(device)

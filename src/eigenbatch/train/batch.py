@@ -1,4 +1,4 @@
-"""What the loader hands to a method."""
+"""The input of a method: two views of a batch."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Rows of all processes with gradients, so that every loss sees the global batch."""
+"""Rows of all processes with gradients, so that every loss covers the global batch."""
 
 from typing import Any
 

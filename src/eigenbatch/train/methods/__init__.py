@@ -90,7 +90,7 @@ class MoCoConfig(MethodConfig, name="moco"):
         batch_negatives: the softmax is over the queue and the other keys of the batch, as in the
             paper's appendix; False: over the queue alone, as in MoCo's code.
         key_groups: the key encoder reads the batch in so many random parts, so that its batch
-            norms see other samples than those of the query encoder. This stands for ShuffleBN,
+            norms use other samples than those of the query encoder. This replaces ShuffleBN,
             which needs several devices: 8 parts are published MoCo's 8 devices.
     """
 

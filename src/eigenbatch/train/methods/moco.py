@@ -23,7 +23,7 @@ class MoCo(Method):
     Until the queue is full only what it holds is used; the very first batch has the other keys of
     the batch as negatives, every batch has them with `batch_negatives`. Instead of ShuffleBN, which
     needs several devices, the key encoder may read the batch in `key_groups` random parts: its
-    batch norms then see other samples than those of the query encoder.
+    batch norms then use other samples than those of the query encoder.
     """
 
     queue: Tensor
