@@ -110,7 +110,8 @@ class RunMemory:
         else:
             pairs = next(iter(marks.sketches.values())).count
             self._placed.append(Placed(negatives.misplaced_share, negatives.found_share, pairs))
-        self._losses.append(reading.softmax.loss)
+        softmax = reading.softmax
+        self._losses.append(min(softmax.loss, softmax.chance_loss))  # down to chance is no progress
         return Course(
             streaks=dict(self._streaks),
             movement=dict(self._moved),

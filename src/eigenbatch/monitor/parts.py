@@ -149,6 +149,6 @@ class Course:
     )  # by side, the largest since the first reading
     repetition: float | None = None  # likeness of row i to row i of the reading before
     placed: Placed | None = None  # over the last readings
-    loss_drop: float | None = None  # from the older to the newer half of the last readings
+    loss_drop: float | None = None  # below chance, from the older to the newer half of readings
     solved_since: int | None = None  # step from which on every reading was solved
     found_at_first: float | None = None  # found_share of the first reading with a real queue

@@ -61,6 +61,7 @@ def mean_dominated(cloud: Cloud) -> Answer | None:
         severity="info",
         evidence=f"squared norm of the mean {cloud.mean_sqnorm:.3f} > {limit.COMMON_SQNORM}: "
         "most of every embedding is one shared vector",
-        advice="Expected with small batches, batches of similar samples and a tau below 0.1, and "
-        "harmless while the loss falls. To compare embeddings, subtract their mean first.",
+        advice="Untrained encoders are like this; small batches, batches of similar samples and a "
+        "low tau keep it for longer. Harmless while the loss falls. To compare embeddings, "
+        "subtract their mean first.",
     )
