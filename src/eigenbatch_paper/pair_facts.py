@@ -1,6 +1,7 @@
 """Rows of runs on pairs: how soon a policy reaches what Random reaches, and where it ends."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Literal
 
 from eigenbatch.runs import PairedDifference, first_crossing, paired_difference
@@ -36,6 +37,21 @@ def share(
         for one, other in zip(treated, random, strict=True)
     ]
     return paired_difference(shares, [0.0] * len(shares))
+
+
+def reaching(treated: Sequence[Row], random: Sequence[Row]) -> str:
+    """How soon runs reach the final MRR of Random; in how many seeds, if not in all."""
+    steps, times = (share(treated, random, axis) for axis in ("steps", "times"))
+    if isfinite(steps.mean):
+        return (
+            f"reach Random's final MRR after {interval(steps)} of its steps and {interval(times)} "
+            "of its processor time"
+        )
+    reached = sum(
+        isfinite(first_crossing(one["steps"], one["mrr"], final(other)))
+        for one, other in zip(treated, random, strict=True)
+    )
+    return f"reach Random's final MRR in {reached} of {len(treated)} seeds"
 
 
 def interval(difference: PairedDifference, unit: str = "%") -> str:

@@ -54,14 +54,9 @@ def test_other_diagnoses_do_not_stop() -> None:
 @pytest.mark.parametrize(
     ("names", "patience", "message"),
     [
-<<<<<<< HEAD
-        (("collapsd",), 1, r"no diagnosis is called \['collapsd'\]"),
-        ((), 1, "at least one diagnosis"),
-        (("easy batches",), 1, "are remarks, never warnings"),
-=======
         (("collapsd",), 1, r"no finding is called \['collapsd'\]"),
         ((), 1, "at least one finding"),
->>>>>>> e8ef788 (Write the guides and docstrings in plain technical words)
+        (("easy batches",), 1, "are remarks, never warnings"),
         (("collapsing",), 0, "patience of at least 1"),
     ],
 )

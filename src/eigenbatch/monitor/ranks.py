@@ -90,8 +90,7 @@ def give_up(group: dist.ProcessGroup | None) -> None:
 
 
 def gathered_pairs(z1: Tensor, z2: Tensor, ranks: ProcessGroup) -> Contrast:
-<<<<<<< HEAD
-    """NT-Xent over all processes: the anchors are this process's rows, the keys are everyone's."""
+    """NT-Xent over all processes: this process's rows are the anchors, all rows are the keys."""
     anchors, first, second = _gathered_rows(z1, z2, ranks)
     pairs, everyone = len(anchors) // 2, len(first)
     mine = torch.arange(pairs, device=first.device) + ranks.rank * pairs  # (b,)
@@ -117,9 +116,6 @@ def gathered_towers(z1: Tensor, z2: Tensor, ranks: ProcessGroup) -> Contrast:
 
 def _gathered_rows(z1: Tensor, z2: Tensor, ranks: ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:
     """Unit rows: both views of this process (2b, d), then each view of all processes.
-=======
-    """NT-Xent over all processes: this process's rows are the anchors, all rows are the keys.
->>>>>>> e8ef788 (Write the guides and docstrings in plain technical words)
 
     A batch that only one process cannot read makes all of them raise: none waits for another.
     Rows travel in the widest dtype that any process holds.

@@ -32,13 +32,9 @@ class StopOn:
             check_type(name, str, "names")
         whole(patience, "patience")
         if unknown := sorted(set(names) - set(NAMES)):
-<<<<<<< HEAD
-            raise ParameterError(f"no diagnosis is called {unknown}; the names are {NAMES}")
+            raise ParameterError(f"no finding is called {unknown}; the names are {NAMES}")
         if remarks := [rule.name for rule in RULES if rule.remark and rule.name in names]:
             raise ParameterError(f"{remarks} are remarks, never warnings: they cannot stop a run")
-=======
-            raise ParameterError(f"no finding is called {unknown}; the names are {NAMES}")
->>>>>>> e8ef788 (Write the guides and docstrings in plain technical words)
         if not names or patience < 1:
             raise ParameterError(
                 f"name at least one finding and a patience of at least 1, got {names}, {patience}"

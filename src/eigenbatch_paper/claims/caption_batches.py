@@ -33,13 +33,8 @@ def judge(rows: list[Row]) -> Verdict:
         "auto is within 0.5 points of the best": gains["auto"].mean >= best - 0.005,
         "diverse batches lose": effect(facts.gain(random, groups["greedy-64"])),
     }
-    steps = facts.share(groups["neighbours-4"], random, "steps")
-    times = facts.share(groups["neighbours-4"], random, "times")
     measured = ", ".join(f"{name} {facts.interval(one, 'points')}" for name, one in gains.items())
-    measured += (
-        f"; neighbours-4 reach Random's final MRR after {facts.interval(steps)} of its steps and "
-        f"{facts.interval(times)} of its processor time"
-    )
+    measured += f"; neighbours-4 {facts.reaching(groups['neighbours-4'], random)}"
     miss = sum(row["miss"] for row in random) / len(random)
     end = sum(map(facts.final, random)) / len(random)
     note = (

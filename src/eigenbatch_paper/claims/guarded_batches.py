@@ -50,7 +50,6 @@ def judge(rows: list[Row]) -> Verdict:
         groups = _groups(group)
         random = groups["random"]
         gains = {name: facts.gain(groups[name], random) for name in ("neighbours-4", "guarded")}
-        steps = facts.share(groups["guarded"], random, "steps")
         against = facts.gain(groups["guarded"], groups["neighbours-4"])
         main[f"{data}: guarded batches gain {100 * LEAST:+.0f} points"] = (
             gains["guarded"].mean >= LEAST
@@ -59,7 +58,7 @@ def judge(rows: list[Row]) -> Verdict:
         measured.append(
             f"{data}: "
             + ", ".join(f"{name} {facts.interval(one, 'points')}" for name, one in gains.items())
-            + f"; guarded after {facts.interval(steps)} of Random's steps"
+            + f"; guarded {facts.reaching(groups['guarded'], random)}"
         )
     return decided(main, rest, "; ".join(measured))
 

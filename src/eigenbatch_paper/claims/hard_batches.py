@@ -47,8 +47,7 @@ def judge(rows: list[Row]) -> Verdict:
         rest[f"n={n}: auto is within 0.5 points of the best"] = gains["auto"].mean >= best - 0.005
         rest[f"n={n}: diverse batches lose"] = gains["greedy-64"].high < 0
         measured.append(
-            f"n={n}: neighbours-4 reach Random's final MRR after {facts.interval(steps)} of its "
-            f"steps and {facts.interval(times)} of its processor time and end "
+            f"n={n}: neighbours-4 {facts.reaching(groups['neighbours-4'], random)} and end "
             + ", ".join(f"{name} {facts.interval(one, 'points')}" for name, one in gains.items())
         )
         miss = sum(row["miss"] for row in random) / len(random)
