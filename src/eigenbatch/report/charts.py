@@ -235,8 +235,8 @@ SECTIONS = (
             Chart(
                 id="effective-negatives",
                 title="Effective negatives",
-                caption="How many negatives have weight in an anchor's softmax: close to 1 a single one "
-                "has all the weight, close to the dotted count all have the same.",
+                caption="How many negatives have weight in an anchor's softmax: close to 1 a "
+                "single one has all of it, close to the dotted count all have the same.",
                 axis="effective negatives",
                 metrics=("spectral/effective_negatives", "spectral/negatives"),
                 log=True,
