@@ -58,8 +58,9 @@ class HardBatches(TrainerCallback):
     The first two text columns are two towers of a cache that every training step refreshes, without
     extra forward passes. The first epoch has random batches, unless all samples are encoded before
     it. Losses that encode a column in several pieces (the Cached... family) cannot be captured; the
-    batches then stay as the cache was, and a warning says so. Cache and sampler are saved in checkpoints; resume with `ignore_data_skip=True`,
-    because the sampler itself continues with the batches that are left.
+    batches then stay as the cache was, and a warning says so. Cache and sampler are saved in
+    checkpoints; resume with `ignore_data_skip=True`, because the sampler itself continues with the
+    batches that are left.
 
     Args:
         model: the SentenceTransformer that is trained.
