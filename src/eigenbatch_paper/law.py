@@ -9,7 +9,9 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from eigenbatch.errors import RunError
@@ -66,17 +68,15 @@ def points(found: Sequence[Setting]) -> list[Point]:
     for setting in found:
         groups = grouped(setting.rows, "selector")
         random = {row["seed"]: row for row in groups.pop("random", [])}
+        misses = [miss for row in random.values() if isfinite(miss := setting.miss(row))]
         for policy in COLOURS:
-            pairs = [(row, random[row["seed"]]) for row in groups.get(policy, [])
-                     if row["seed"] in random]  # fmt: skip
-            known = [setting.miss(other) for _, other in pairs]
-            known = [miss for miss in known if miss == miss]  # older records have none
-            if pairs and known:
+            treated = [row for row in groups.get(policy, []) if row["seed"] in random]
+            if treated and misses:
                 gain = paired_difference(
-                    [setting.score(row) for row, _ in pairs],
-                    [setting.score(other) for _, other in pairs],
+                    [setting.score(row) for row in treated],
+                    [setting.score(random[row["seed"]]) for row in treated],
                 )
-                made.append(Point(setting.name, policy, sum(known) / len(known), gain))
+                made.append(Point(setting.name, policy, fmean(misses), gain))
     return made
 
 
@@ -157,9 +157,8 @@ def _accuracy(row: Row) -> float:
 
 
 def _second_half(row: Row) -> float:
-    values = row["readings"].get("miss") or [float("nan")]
-    later = values[len(values) // 2 :]
-    return float(sum(later) / len(later))
+    values = row["readings"].get("miss") or [float("nan")]  # older records have none
+    return fmean(values[len(values) // 2 :])
 
 
 if __name__ == "__main__":
