@@ -92,8 +92,8 @@ def test_settings_without_effect_or_sense_are_refused(settings, message):
         (["data=cifar10"], "cifar10 needs --data-dir"),
         (["data=cifar10", "data.directory=/nowhere"], "/nowhere does not exist"),
         (["data=pairs"], "data.first and data.second"),
-        (["method=clip"], "clip needs data=pairs"),
-        (["encoder=wordbag"], "does not read data digits"),
+        (["method=clip"], "clip does not train on data digits: choose data from pairs"),
+        (["encoder=wordbag"], "does not read data digits: choose encoder from convnet, resnet18"),
     ],
 )
 def test_components_must_fit_together(settings, message):

@@ -47,12 +47,20 @@ class Run(Config):
         if self.evaluation.transfer is not None:
             self.evaluation.transfer.validate()
         if self.data.pairs != self.method.pairs:
-            word = "needs data=pairs" if self.method.pairs else "needs images, not data=pairs"
-            raise ParameterError(f"method {self.method.kind} {word}")
+            fitting = [
+                k for k, one in DataConfig.options().items() if one.pairs == self.method.pairs
+            ]
+            raise ParameterError(
+                f"method {self.method.kind} does not train on data {self.data.kind}: "
+                f"choose data from {', '.join(fitting)}"
+            )
         if self.encoder.words != self.data.pairs:
+            fitting = [
+                k for k, one in EncoderConfig.options().items() if one.words == self.data.pairs
+            ]
             raise ParameterError(
                 f"encoder {self.encoder.kind} does not read data {self.data.kind}: "
-                "sentences (pairs) need encoder=wordbag, images another one"
+                f"choose encoder from {', '.join(fitting)}"
             )
 
     def summary(self, *, selector: bool = True) -> str:
