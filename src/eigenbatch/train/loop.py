@@ -51,7 +51,31 @@ class Loader(Protocol):
 
 @dataclass(slots=True)
 class Training:
-    """The state of a run: what observers look at, and checkpoints save."""
+    """The state of a run: what observers look at, and checkpoints save.
+
+    Args:
+        fabric: Lightning's Fabric, or one process on the CPU.
+        method: an `nn.Module` whose forward takes a batch and returns an `Outcome`.
+        optimizer: of the method's parameters.
+        scheduler: of the learning rate; None: it is constant.
+        loader: yields (ids, batch); its `batch_sampler` has `set_epoch`.
+        epochs: how many to train in all.
+        epoch: epochs done.
+        batch: batches of the present epoch that were used.
+        step: updates made.
+        stop: set by an observer: end after this batch.
+        failed: an error ended the run, perhaps in the middle of a step.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.train import Training
+        >>> from eigenbatch.train.devices import SingleCPU
+        >>> method = torch.nn.Linear(8, 4)  # `fit` shows a real one
+        >>> optimizer = torch.optim.SGD(method.parameters(), lr=0.1)
+        >>> training = Training(SingleCPU(), method, optimizer, None, loader=[], epochs=3)
+        >>> training.epoch, training.step, training.stop
+        (0, 0, False)
+    """
 
     fabric: Devices
     method: nn.Module
@@ -60,10 +84,10 @@ class Training:
     loader: Loader
     epochs: int
     epoch: int = 0
-    batch: int = 0  # consumed in this epoch
-    step: int = 0  # updates made
-    stop: bool = False  # set by an observer: end after this batch
-    failed: bool = False  # an error ended the run, perhaps in the middle of a step
+    batch: int = 0
+    step: int = 0
+    stop: bool = False
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +101,17 @@ class Step:
 
 
 class Observer:
-    """Watches a run; does nothing by default."""
+    """Watches a run; does nothing by default.
+
+    Examples:
+        >>> from eigenbatch.train import Observer
+        >>> class StopAt(Observer):
+        ...     def __init__(self, step):
+        ...         self.last = step
+        ...     def on_step(self, training, step):
+        ...         training.stop = training.step >= self.last
+        >>> observers = [StopAt(1000)]  # for `fit` or `train`
+    """
 
     def on_start(self, training: Training) -> None:
         """Called before the first batch."""
@@ -96,6 +130,39 @@ def fit(training: Training, observers: Sequence[Observer] = ()) -> None:
     """Train until `training.epochs` epochs are done, from the state that `training` is in.
 
     Ctrl-C is answered after the step or evaluation that it falls into, a second one at once.
+
+    Args:
+        training: method, optimiser, loader and progress.
+        observers: called at the start, after every update and epoch, and at the end.
+
+    Examples:
+        >>> import torch
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> from eigenbatch import Contrast, EmbeddingCache, IndexedDataset, Random
+        >>> from eigenbatch import SpectralBatchSampler
+        >>> from eigenbatch.train import Training, fit
+        >>> from eigenbatch.train.devices import SingleCPU
+        >>> from eigenbatch.train.methods.method import Outcome
+        >>> class Pairs(torch.nn.Linear):  # your own method: a loss from a batch
+        ...     def forward(self, batch):
+        ...         z1, z2 = (super(Pairs, self).forward(side) for side in batch)
+        ...         loss = torch.nn.functional.cross_entropy(z1 @ z2.T, torch.arange(len(z1)))
+        ...         a, b = z1.detach(), z2.detach()
+        ...         return Outcome(loss=loss, embeddings=a, contrast=lambda: Contrast.cross(a, b))
+        >>> data = IndexedDataset(TensorDataset(torch.randn(64, 8), torch.randn(64, 8)))
+        >>> sampler = SpectralBatchSampler(EmbeddingCache(64, dim=4), 16, Random())
+        >>> method = Pairs(8, 4)
+        >>> training = Training(
+        ...     fabric=SingleCPU(),
+        ...     method=method,
+        ...     optimizer=torch.optim.SGD(method.parameters(), lr=0.1),
+        ...     scheduler=None,
+        ...     loader=DataLoader(data, batch_sampler=sampler),
+        ...     epochs=2,
+        ... )
+        >>> fit(training)
+        >>> training.step
+        8
     """
     with _Interruption(training):
         for observer in observers:

@@ -132,7 +132,20 @@ RECIPES: dict[str, Recipe] = {
 
 
 def recipe(name: str, directory: Path | None = None) -> Run:
-    """The run of that name, with its data in `directory`."""
+    """The run of that name, with its data in a folder.
+
+    Args:
+        name: as `eigenbatch train --list-recipes` shows it.
+        directory: the folder that holds the data; None: for data that needs none.
+
+    Returns:
+        The settings.
+
+    Examples:
+        >>> from eigenbatch.train import recipe
+        >>> recipe("imagenet100").method.tau
+        0.1
+    """
     if name not in RECIPES:
         raise ParameterError(f"unknown recipe {name!r}: choose from {', '.join(RECIPES)}")
     return RECIPES[name](directory)

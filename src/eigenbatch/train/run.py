@@ -22,6 +22,18 @@ from eigenbatch.train.views import ViewsConfig
 class Run(Config):
     """Everything that decides the outcome of a training run: equal runs give equal results.
 
+    Args:
+        data: what is trained on.
+        views: the two random views of an image.
+        encoder: the network.
+        method: loss and heads.
+        batches: size of the batches and how they are selected.
+        optimizer: learning rate and weight decay.
+        schedule: how the learning rate changes.
+        budget: epochs and precision.
+        evaluation: when and on what the run is evaluated.
+        seed: of weights, views and batches.
+
     Examples:
         >>> from eigenbatch.train.run import Run
         >>> from eigenbatch.train.settings import override
@@ -75,7 +87,22 @@ class Run(Config):
 
 
 def load_run(directory: RunDirectory) -> Run:
-    """The run whose settings a manifest holds."""
+    """The run whose settings a manifest holds.
+
+    Args:
+        directory: the run directory.
+
+    Returns:
+        The same settings that the run was started with.
+
+    Examples:
+        >>> from eigenbatch.runs import RunDirectory
+        >>> from eigenbatch.train import Run, load_run, to_plain
+        >>> directory = RunDirectory(tmp_path / "run")
+        >>> directory.create(to_plain(Run(seed=3)), device="cpu")
+        >>> load_run(directory).seed
+        3
+    """
     manifest = directory.read_manifest()
     if manifest.get("format") != FORMAT:
         raise RunError(

@@ -131,6 +131,18 @@ def override(config: C, settings: Sequence[str]) -> C:
     """The settings with "dotted.name=value" texts applied, in order.
 
     `method=moco` changes the kind of a component and keeps the settings that both kinds have.
+
+    Args:
+        config: the settings to start from.
+        settings: texts as after `--set` on the command line.
+
+    Returns:
+        New settings.
+
+    Examples:
+        >>> from eigenbatch.train import Run, override
+        >>> override(Run(), ["budget.epochs=5", "batches.selector=greedy-64"]).batches.selector
+        'greedy-64'
     """
     for setting in settings:
         name, separator, text = setting.partition("=")

@@ -76,7 +76,7 @@ def train(
     accelerator: str = "auto",
     devices: int | str = "auto",
 ) -> RunDirectory:
-    """Train as set, writing to `path`.
+    """Train as set, writing to a run directory.
 
     Args:
         run: the settings.
@@ -91,6 +91,15 @@ def train(
 
     Returns:
         The run directory.
+
+    Examples:
+        >>> from eigenbatch.runs import read_run
+        >>> from eigenbatch.train import Run, override, train
+        >>> small = ["data.train_size=100", "data.test_size=100", "encoder.width=8"]
+        >>> run = override(Run(), [*small, "batches.batch_size=50", "budget.epochs=1"])
+        >>> directory = train(run, tmp_path / "run", accelerator="cpu")
+        >>> read_run(directory.path).finished
+        True
     """
     run.validate()
     directory = RunDirectory(path)
