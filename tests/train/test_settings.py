@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from eigenbatch.errors import ParameterError
+from eigenbatch.train.data import DataConfig
 from eigenbatch.train.methods import MethodConfig
 from eigenbatch.train.recipes import RECIPES, recipe
 from eigenbatch.train.run import Run
@@ -111,6 +112,12 @@ def test_anything_else_than_settings_is_refused(content):
 
 def test_kinds_are_found_without_a_list():
     assert {"simclr", "supcon", "moco", "clip"} <= set(MethodConfig.options())
+    assert {"digits", "cifar10", "folder", "pets", "pairs"} <= set(DataConfig.options())
+
+
+def test_every_data_set_names_a_recipe_that_fits_it():
+    for kind in DataConfig.options().values():
+        assert recipe(kind.recipe).data.pairs == kind.pairs
 
 
 def test_settings_are_checked_without_torch():
