@@ -22,7 +22,6 @@ def test_the_code_on_the_page_runs_from_top_to_bottom(
         exec(compile(block, "docs/diagnosis.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "0 info stuck at chance" in printed
-    assert "100 warning stuck at chance" in printed
     assert "150 warning encoder does not move" in printed
     assert "at tau 0.2, exactly" in printed
     assert "tau 0.1 -> 0.2: at most" in printed

@@ -58,6 +58,13 @@ def findings(reading: "Reading") -> list[Diagnosis]:
     return [one for one in found if one is not None]
 
 
+def lasting_names(reading: "Reading") -> set[str]:
+    """Names of the findings to count: not what any untrained encoder shows in its first steps."""
+    early = _is_early(reading)
+    names = {one.name for one in findings(reading)}
+    return {name for name in names if not (early and _BY_NAME[name].untrained)}
+
+
 def diagnose_cloud(cloud: Cloud) -> tuple[Diagnosis, ...]:
     """The findings that need embeddings only, no positives."""
     found = [rule(cloud) for rule in RULES if isinstance(rule, CloudRule)]
@@ -86,19 +93,22 @@ def _explained_by(name: str) -> set[str]:
 
 def _severity(one: Diagnosis, reading: "Reading") -> Severity:
     rule = _BY_NAME[one.name]
-    first_steps = limit.MOMENTUM_STEPS if reading.queue is not None else limit.EARLY_STEPS
-    early = reading.step is not None and reading.step < first_steps
-    if early and one.name == "collapsing" and reading.course is not None:
+    course, early = reading.course, _is_early(reading)
+    lasted = 1 if course is None else course.streaks.get(one.name, 0) + 1
+    if early and one.name == "collapsing" and course is not None:
         # Without normalisation layers an untrained encoder may look collapsed, but not for long.
-        return "critical" if reading.course.streaks.get(one.name) else "info"
+        return "critical" if lasted > 1 else "info"
     if one.severity != "warning":
         return one.severity
     if early and rule.untrained:
         return "info"
-    if reading.course is None:
-        return "warning"
-    lasted = reading.course.streaks.get(one.name, 0) + 1
-    return "warning" if lasted >= rule.lasting else "info"
+    return "warning" if course is None or lasted >= rule.lasting else "info"
+
+
+def _is_early(reading: "Reading") -> bool:
+    """Whether the encoder may still look untrained."""
+    first_steps = limit.MOMENTUM_STEPS if reading.queue is not None else limit.EARLY_STEPS
+    return reading.step is not None and reading.step < first_steps
 
 
 def _ordered(found: list[Diagnosis]) -> tuple[Diagnosis, ...]:

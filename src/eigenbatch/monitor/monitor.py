@@ -25,7 +25,7 @@ from eigenbatch.errors import ParameterError, RowError
 from eigenbatch.monitor.announce import Announcer, Say
 from eigenbatch.monitor.batch import Batch, Layout, NotFiniteError, Temperature, Views
 from eigenbatch.monitor.course import RunMemory
-from eigenbatch.monitor.diagnose import findings
+from eigenbatch.monitor.diagnose import lasting_names
 from eigenbatch.monitor.history import History
 from eigenbatch.monitor.measure import read_batch
 from eigenbatch.monitor.reading import Reading
@@ -179,7 +179,7 @@ class SpectralMonitor:
                 self._has_failed = True
                 return None
             reading = replace(unreadable(str(error), self._method), step=step)
-        self._memory.count({one.name for one in findings(reading)})
+        self._memory.count(lasting_names(reading))
         self._announcer(reading.diagnoses, step)
         return reading
 

@@ -39,7 +39,12 @@ def queue_not_full(reading: "Reading") -> Answer | None:
     )
 
 
-@partial(ReadingRule, "queue unlike keys", place=130, explains=(SYMPTOMS, "task solved"))
+@partial(
+    ReadingRule,
+    "queue unlike keys",
+    place=130,
+    explains=(SYMPTOMS, "task solved", "one dimension dominates"),
+)
 def queue_unlike_keys(reading: "Reading") -> Answer | None:
     """The queue's keys are not distributed like the keys of this batch."""
     queue = reading.queue
