@@ -492,6 +492,16 @@ def test_what_an_untrained_encoder_shows_is_no_warning_in_the_first_steps(name: 
     assert severity(first_steps) == severity(None) == "warning"
 
 
+def test_what_an_untrained_encoder_shows_does_not_count_as_lasting() -> None:
+    monitor = SpectralMonitor(TAU, every=20, quiet=True)
+    z1, z2 = healthy_views(seed=0)[0], healthy_views(seed=1)[1]  # unrelated
+    streaks = {}
+    for _ in range(EARLY_STEPS + 41):
+        if reading := monitor(z1, z2):
+            streaks[reading.step] = reading.course.streaks.get("stuck at chance", 0)
+    assert [streaks[step] for step in (80, 100, 120, 140)] == [0, 0, 1, 2]
+
+
 def test_embeddings_without_positives_get_the_rules_that_need_none() -> None:
     assert [one.name for one in diagnose_cloud(collapsing().cloud)] == [
         "collapsing",
