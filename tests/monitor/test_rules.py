@@ -238,6 +238,12 @@ def test_a_trained_encoder_need_not_move() -> None:
         assert {one.name: one.severity for one in found}["encoder does not move"] == severity
 
 
+def test_two_views_of_one_encoder_are_still_together_or_not_at_all() -> None:
+    for second, expected in ((1.2, True), (4.0, False)):
+        reading = with_course(movement={"view 1": 1.1, "view 2": second})
+        assert ("encoder does not move" in names(reading)) == expected
+
+
 def test_a_loss_that_falls_slowly_is_not_stuck() -> None:
     for drop, expected in ((0.0, True), (0.03, False)):
         reading = stuck_at_chance()

@@ -34,9 +34,10 @@ def encoder_does_not_move(reading: "Reading") -> Answer | None:
     slow = reading.queue is not None and still.get("keys", 0.0) >= limit.MOMENTUM_STILL
     if slow or (reading.queue is not None and step < limit.MOMENTUM_STILL_STEPS):
         still.pop("keys", None)
-    if not still:
-        return None
     all_still = len(still) == len(course.movement)
+    one_encoder = reading.towers is None and reading.queue is None
+    if not still or (one_encoder and not all_still):
+        return None
     sides = ", ".join(f"{side} {moved:.1f}" for side, moved in still.items())
     if all_still:
         advice = (
