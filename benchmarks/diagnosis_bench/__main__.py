@@ -1,8 +1,9 @@
 """python -m benchmarks.diagnosis_bench --cifar FOLDER --captions FILE --bitext FOLDER [--out FILE]
 
-Runs every case on its two data sets and prints one line per run and a summary. Thresholds were
-chosen with the first data set of each kind (digits, captions); the second (CIFAR-10, Multi30k) is
-the half that is reported. One thread; about six minutes.
+Runs every case on its two data sets and prints one line per run (ok, MISS, or ALSO: a misleading
+finding beside a correct one) and a summary of each half: digits and captions, CIFAR-10 and
+Multi30k. Seeds 0 to 4 were used while rules were changed: report another one. One thread; about
+eleven minutes on a quiet machine.
 """
 
 import argparse
@@ -25,13 +26,13 @@ HARM = 3.0
 
 def sources(arguments: argparse.Namespace) -> Iterator[tuple[str, str, Any, list[Case]]]:
     """(half, name, data, cases) for every data set that was given."""
-    yield "tuning", "digits", data.digits(), SIMCLR + MOCO
+    yield "first", "digits", data.digits(), SIMCLR + MOCO
     if arguments.captions:
-        yield "tuning", "captions", data.captions(arguments.captions), TOWERS
+        yield "first", "captions", data.captions(arguments.captions), TOWERS
     if arguments.cifar:
-        yield "reported", "CIFAR-10", data.cifar(arguments.cifar), SIMCLR + MOCO
+        yield "second", "CIFAR-10", data.cifar(arguments.cifar), SIMCLR + MOCO
     if arguments.bitext:
-        yield "reported", "Multi30k", data.bitext(arguments.bitext), TOWERS
+        yield "second", "Multi30k", data.bitext(arguments.bitext), TOWERS
 
 
 def warnings_of(outcome: Outcome) -> dict[str, int]:
@@ -88,7 +89,7 @@ def main() -> None:
     for name in ("cifar", "captions", "bitext", "out"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--only", default="", help="part of a case's name")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows: dict[str, list[dict[str, Any]]] = {}
