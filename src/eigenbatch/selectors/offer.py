@@ -129,7 +129,6 @@ def distinct(
     return (order if taken is None else order[~taken.cpu()[order]])[:count]
 
 
-@runtime_checkable
 class Completing(Protocol):
     """Something that can finish a batch which was begun."""
 
@@ -146,7 +145,7 @@ class CompletingSelector(Selector, Completing, Protocol):
 
 def completes(selector: object) -> TypeGuard["CompletingSelector"]:
     """Whether `complete` is what this selector does: not if a subclass changed only `__call__`."""
-    if not isinstance(selector, Completing):
+    if not hasattr(selector, "complete"):  # isinstance of a protocol takes 40 microseconds
         return False
     for kind in type(selector).__mro__:
         if "complete" in vars(kind):
