@@ -55,10 +55,11 @@ def reaching(treated: Sequence[Row], random: Sequence[Row]) -> str:
 
 
 def interval(difference: PairedDifference, unit: str = "%") -> str:
-    """Mean and 95 % interval of a share or a difference, in hundredths."""
+    """Mean and 95 % interval, if there is one, of a share or a difference, in hundredths."""
     low, mean, high = (100 * v for v in (difference.low, difference.mean, difference.high))
     sign = "+" if unit == "points" else ""
-    return f"{mean:{sign}.1f} {unit} ({low:{sign}.1f} to {high:{sign}.1f})"
+    ends = f" ({low:{sign}.1f} to {high:{sign}.1f})" if difference.enough else ""
+    return f"{mean:{sign}.1f} {unit}{ends}"
 
 
 def draw_curves(axes: "Axes", groups: Groups, title: str) -> None:

@@ -5,6 +5,7 @@ import gzip
 import pytest
 
 from eigenbatch.errors import DataError
+from eigenbatch_paper import pair_facts as facts
 from eigenbatch_paper.caption_runs import picture_captions
 from eigenbatch_paper.claim import Place
 from eigenbatch_paper.claims import (
@@ -111,3 +112,10 @@ def test_captions_are_grouped_by_picture(tmp_path):
     assert picture_captions(tmp_path) == [["a dog", "a wet dog"]]
     with pytest.raises(DataError, match="flickr8k=FOLDER"):
         picture_captions(tmp_path / "elsewhere")
+
+
+def test_shares_that_do_not_exist_are_said_in_words():
+    slow = [row("neighbours-4", seed, middle=0.5, final=0.7 + 0.2 * seed) for seed in range(2)]
+    random = [row("random", seed, middle=0.5, final=0.8) for seed in range(2)]
+    assert facts.reaching(slow, random) == "reach Random's final MRR in 1 of 2 seeds"
+    assert facts.interval(facts.gain(slow[:1], random[:1]), "points") == "-10.0 points"
