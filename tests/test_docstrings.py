@@ -1,4 +1,4 @@
-"""Every name of the API page explains itself: arguments, results and an example that runs."""
+"""Every public name explains itself: arguments, results and an example that runs."""
 
 import doctest
 import inspect
@@ -10,8 +10,19 @@ import pytest
 
 PAGE = (Path(__file__).parent.parent / "docs" / "api.md").read_text()
 LISTED = re.findall(r"^::: (eigenbatch\.[\w.]+)$", PAGE, re.MULTILINE)
-NAMES = [name for name in LISTED if "errors." not in name and ".integrations." not in name]
-"""An error needs no example; adapters need their frameworks, docs/integrations.md shows them."""
+ROOMS = [
+    f"eigenbatch.{room}.{name}"
+    for room in ("core", "selectors", "sampling", "monitor", "runs", "train")
+    for name in import_module(f"eigenbatch.{room}").__all__
+]
+LEFT_OUT = re.compile(r"\.integrations\.|Error$|Warning$|RECIPES")
+"""Errors need no example; adapters need their frameworks, docs/integrations.md shows them."""
+
+
+NAMES = {
+    name.rpartition(".")[2]: name for name in [*ROOMS, *LISTED] if LEFT_OUT.search(name) is None
+}.values()
+"""Every name once: the page has where it is defined, a room where it is imported from."""
 
 
 def named(name: str) -> object:

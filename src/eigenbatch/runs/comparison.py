@@ -20,12 +20,27 @@ Progress = Callable[[str, int, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One selector over all seeds, compared with the baseline (the first selector)."""
+    """One selector over all seeds, compared with the baseline (the first selector).
+
+    Args:
+        selector: its name.
+        summaries: one per seed.
+        accuracy_gain: final accuracy minus that of the baseline.
+        time_saved: share of the baseline's time to the target that is saved: 0.15 is 15 % faster.
+
+    Examples:
+        >>> from eigenbatch import compare
+        >>> def train(selector, seed, run):
+        ...     run.log(1, knn=0.5 + 0.1 * (selector == "b") + 0.01 * seed)
+        >>> entry = compare(train, ["a", "b"], seeds=3, path=tmp_path / "runs").entries[1]
+        >>> entry.selector, round(entry.accuracy_gain.mean, 6), len(entry.summaries)
+        ('b', 0.1, 3)
+    """
 
     selector: str
-    summaries: tuple[Summary, ...]  # by seed
+    summaries: tuple[Summary, ...]
     accuracy_gain: PairedDifference
-    time_saved: PairedDifference  # relative: 0.15 is 15 % faster to the target
+    time_saved: PairedDifference
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +155,26 @@ def load_comparison(
     *,
     target: float | None = None,
 ) -> Comparison:
-    """The comparison of runs that are already on disk."""
+    """The comparison of runs that are already on disk.
+
+    Args:
+        selectors: names, the baseline first.
+        seeds: the seeds.
+        path: the folder that `compare` was given.
+        target: accuracy that times are measured to; None: as `compare` chooses it.
+
+    Returns:
+        What `compare` returned when the runs were made.
+
+    Examples:
+        >>> from eigenbatch import compare
+        >>> from eigenbatch.runs import load_comparison
+        >>> def train(selector, seed, run):
+        ...     run.log(1, knn=0.5 + 0.1 * (selector == "b"))
+        >>> made = compare(train, ["a", "b"], seeds=3, path=tmp_path / "runs")
+        >>> str(load_comparison(["a", "b"], [0, 1, 2], tmp_path / "runs")) == str(made)
+        True
+    """
     runs = {
         selector: [_whole(run_folder(path, selector, seed)) for seed in seeds]
         for selector in selectors

@@ -26,7 +26,17 @@ _held: set[Path] = set()  # locks of this process; POSIX locks do not exclude th
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """Where one run keeps its files."""
+    """Where one run keeps its files.
+
+    Args:
+        path: the folder.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from eigenbatch.runs import RunDirectory
+        >>> RunDirectory(Path("runs/mine")).metrics.name
+        'metrics.jsonl'
+    """
 
     path: Path
 
@@ -111,7 +121,20 @@ class RunDirectory:
 
 
 def read_object(path: Path) -> tuple[dict[str, Any], str]:
-    """A JSON object and "", or an empty object and a sentence about what is wrong with the file."""
+    """Read a JSON object; a damaged file gives a sentence and no exception.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The object and "", or an empty object and what is wrong with the file.
+
+    Examples:
+        >>> from eigenbatch.runs import read_object
+        >>> _ = (tmp_path / "manifest.json").write_text('{"seed": 3}')
+        >>> read_object(tmp_path / "manifest.json")
+        ({'seed': 3}, '')
+    """
     try:
         if path.exists() and not path.is_file():
             return {}, f"{path.name} is not a regular file"
@@ -128,7 +151,18 @@ def read_object(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write, flush to disk, rename: a crash leaves the old file or the new one."""
+    """Write, flush to disk, rename: a crash leaves the old file or the new one.
+
+    Args:
+        path: the file.
+        content: its new content.
+
+    Examples:
+        >>> from eigenbatch.runs import write_atomically
+        >>> write_atomically(tmp_path / "note.txt", b"whole")
+        >>> (tmp_path / "note.txt").read_text()
+        'whole'
+    """
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
         file.write(content)

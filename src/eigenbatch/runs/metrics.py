@@ -23,7 +23,24 @@ RECORDS = ("eigenvalues", "diagnoses")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """One finite number over a run, by rising step; epoch and seconds may be NaN."""
+    """One finite number over a run, by rising step; epoch and seconds may be NaN.
+
+    Args:
+        step: (n,) steps.
+        epoch: (n,) epochs.
+        seconds: (n,) training time so far.
+        value: (n,) the number.
+
+    Examples:
+        >>> from eigenbatch import Recorder
+        >>> from eigenbatch.runs import read_run
+        >>> with Recorder(tmp_path / "run") as run:
+        ...     run.log(1, loss=0.5)
+        ...     run.log(2, loss=0.25)
+        >>> loss = read_run(tmp_path / "run").series["loss"]
+        >>> loss.step.tolist(), loss.value.tolist()
+        ([1.0, 2.0], [0.5, 0.25])
+    """
 
     step: Floats
     epoch: Floats
@@ -36,14 +53,32 @@ class Series:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metrics:
-    """What a metrics file holds, and what of it could not be used."""
+    """What a metrics file holds, and what of it could not be used.
+
+    Args:
+        series: numbers by name.
+        records: (step, value) of what is not a number, by name.
+        end: largest step, epoch and seconds; NaN if there is none.
+        lines: number of lines.
+        unreadable: numbers of the lines that are no JSON object, from 1.
+        cut_off: whether the last line is still being written.
+        not_finite: values that were left out because they are NaN or infinite.
+
+    Examples:
+        >>> from eigenbatch.runs import read_metrics
+        >>> text = '{"step": 1, "loss": 0.5}' + chr(10) + "damaged" + chr(10)
+        >>> _ = (tmp_path / "metrics.jsonl").write_text(text)
+        >>> metrics = read_metrics(tmp_path / "metrics.jsonl")
+        >>> metrics.lines, metrics.unreadable, list(metrics.series)
+        (2, (2,), ['loss'])
+    """
 
     series: dict[str, Series]
-    records: dict[str, list[tuple[float, Any]]]  # (step, value) of what is not a number
-    end: tuple[float, float, float]  # largest step, epoch and seconds; NaN if there is none
+    records: dict[str, list[tuple[float, Any]]]
+    end: tuple[float, float, float]
     lines: int
-    unreadable: tuple[int, ...]  # numbers of lines, from 1
-    cut_off: bool  # whether the last line is still being written
+    unreadable: tuple[int, ...]
+    cut_off: bool
     not_finite: int
 
 
@@ -54,13 +89,22 @@ def read_metrics(
     records: Collection[str] = RECORDS,
     clock: Clock = "seconds",
 ) -> Metrics:
-    """Read the named numbers (None: all) and records; every other key is passed over.
+    """Read the named numbers and records of a metrics file; every other key is ignored.
 
     Args:
         path: a metrics.jsonl.
-        numbers: names to read.
+        numbers: names to read; None: all.
         records: names of what is not a number.
         clock: what `Series.seconds` holds, wall-clock or processor time.
+
+    Returns:
+        Columns by name, and which lines are damaged.
+
+    Examples:
+        >>> from eigenbatch.runs import read_metrics
+        >>> _ = (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}' + chr(10))
+        >>> read_metrics(tmp_path / "metrics.jsonl").series["loss"].value.tolist()
+        [0.5]
     """
     wanted = None if numbers is None else frozenset(numbers)
     return _Columns(wanted, frozenset(records), clock).read(path)

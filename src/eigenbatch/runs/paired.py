@@ -15,7 +15,21 @@ ENOUGH_PAIRS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedDifference:
-    """Mean of treated - baseline over seeds, with its 95 % interval and paired t-test."""
+    """Mean of treated - baseline over seeds, with its 95 % interval and paired t-test.
+
+    Args:
+        mean: mean difference.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        p_value: of the paired t-test.
+        pairs: number of seeds.
+
+    Examples:
+        >>> from eigenbatch.runs import PairedDifference
+        >>> gain = PairedDifference(mean=0.03, low=0.01, high=0.05, p_value=0.02, pairs=3)
+        >>> gain.significant, gain.enough
+        (True, True)
+    """
 
     mean: float
     low: float
@@ -87,7 +101,24 @@ def paired_difference(treated: Sequence[float], baseline: Sequence[float]) -> Pa
 def bootstrap_interval(
     statistic: Callable[..., Any], *samples: Sequence[Any], resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """95 % percentile interval of `statistic(*samples)` with seeds drawn in pairs."""
+    """95 % percentile interval of `statistic(*samples)` with seeds drawn in pairs.
+
+    Args:
+        statistic: from as many lists as there are samples to a number.
+        *samples: one value per seed in each.
+        resamples: how often seeds are drawn.
+        seed: of the draws.
+
+    Returns:
+        Lower and upper end.
+
+    Examples:
+        >>> from statistics import fmean
+        >>> from eigenbatch.runs import bootstrap_interval
+        >>> low, high = bootstrap_interval(fmean, [1.0, 2.0, 3.0, 4.0])
+        >>> 1 <= low < 2.5 < high <= 4
+        True
+    """
     from scipy import stats
 
     indices = np.arange(len(samples[0]))
@@ -107,7 +138,19 @@ def bootstrap_interval(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFit:
-    """Least-squares line: slope with the half-width of its 95 % interval, and R^2."""
+    """Least-squares line.
+
+    Args:
+        slope: of the line.
+        half_width: half of the slope's 95 % interval.
+        r_squared: share of the variance that the line explains.
+
+    Examples:
+        >>> from eigenbatch.runs import line_fit
+        >>> fit = line_fit([0, 1, 2, 3], [0, 2, 4, 6])
+        >>> round(fit.slope, 6), round(fit.r_squared, 6)
+        (2.0, 1.0)
+    """
 
     slope: float
     half_width: float
@@ -115,7 +158,20 @@ class LineFit:
 
 
 def line_fit(x: Sequence[float], y: Sequence[float]) -> LineFit:
-    """Ordinary least squares of y on x; needs three points or more."""
+    """Ordinary least squares of y on x.
+
+    Args:
+        x: three numbers or more.
+        y: as many.
+
+    Returns:
+        Slope, its interval and R^2.
+
+    Examples:
+        >>> from eigenbatch.runs import line_fit
+        >>> round(line_fit([0, 1, 2], [1, 2, 3]).slope, 6)
+        1.0
+    """
     if len(x) != len(y) or len(x) < 3:
         raise ParameterError(
             f"a line with an interval needs 3 points or more, got {len(x)}, {len(y)}"

@@ -23,9 +23,18 @@ def provenance() -> dict[str, Any]:
 
 @cache
 def commit() -> str | None:
-    """The commit of our source tree, with "+" if it was changed; None for an installed package.
+    """The commit of our source tree, with "+" if it was changed.
 
     Read once per process: a later commit is not what this process runs.
+
+    Returns:
+        Twelve digits; None for an installed package.
+
+    Examples:
+        >>> from eigenbatch.runs import commit
+        >>> found = commit()
+        >>> found is None or len(found) in (12, 13)
+        True
     """
     try:
         _git("ls-files", "--error-unmatch", Path(__file__).name)  # the tree may be another project

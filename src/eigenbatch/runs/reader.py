@@ -121,6 +121,17 @@ def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings as one level of dotted names; the "kind" of a component is its own name.
 
     What is nested deeper than ten levels is left out: only a damaged manifest is.
+
+    Args:
+        config: settings as in a manifest.
+
+    Returns:
+        Values by dotted name.
+
+    Examples:
+        >>> from eigenbatch.runs import flat
+        >>> flat({"method": {"kind": "moco", "tau": 0.2}, "seed": 0})
+        {'method': 'moco', 'method.tau': 0.2, 'seed': 0}
     """
     return dict(_flat(config, "", 10))
 
@@ -149,6 +160,18 @@ def find_runs(paths: Sequence[Path], markers: Sequence[str] = ()) -> list[Path]:
     Args:
         paths: run directories, folders of them, or metrics.jsonl files.
         markers: further file names that make a folder a run directory.
+
+    Returns:
+        The folders.
+
+    Examples:
+        >>> from eigenbatch import Recorder
+        >>> from eigenbatch.runs import find_runs
+        >>> for seed in (10, 9):
+        ...     with Recorder(tmp_path / f"seed-{seed}") as run:
+        ...         run.log(1, loss=0.5)
+        >>> [folder.name for folder in find_runs([tmp_path])]
+        ['seed-9', 'seed-10']
     """
     wanted = {"manifest.json", "metrics.jsonl", *markers}
     found: dict[Path, None] = {}

@@ -120,6 +120,18 @@ def default_target(first: Sequence[float], final: Sequence[float]) -> float:
     """Where a baseline has 90 % of what it gains over its untrained encoder, mean over seeds.
 
     Without an evaluation of the untrained encoder: 90 % of the final accuracy.
+
+    Args:
+        first: accuracy of the untrained encoder, one per seed.
+        final: accuracy at the end, one per seed.
+
+    Returns:
+        The accuracy to reach.
+
+    Examples:
+        >>> from eigenbatch.runs import default_target
+        >>> round(default_target([0.5, 0.5], [0.7, 0.9]), 6)
+        0.77
     """
     start, end = float(np.mean(first)), float(np.mean(final))
     start = start if math.isfinite(start) else 0.0
@@ -129,9 +141,20 @@ def default_target(first: Sequence[float], final: Sequence[float]) -> float:
 def first_crossing(
     places: Sequence[float] | Floats, heights: Sequence[float] | Floats, target: float
 ) -> float:
-    """Where a curve first reaches `target`, linear between its points; inf if it never does.
+    """Where a curve first reaches a target, linear between its points.
 
-    NaN if it begins there: nothing had to be learnt.
+    Args:
+        places: rising places of the points, e.g. seconds.
+        heights: values there, e.g. accuracies.
+        target: the value to reach.
+
+    Returns:
+        The place; inf if it is never reached, NaN if the curve begins there.
+
+    Examples:
+        >>> from eigenbatch.runs import first_crossing
+        >>> first_crossing([0, 10, 20], [0.5, 0.5, 0.75], target=0.625)
+        15.0
     """
     for i, height in enumerate(heights):
         if height < target:

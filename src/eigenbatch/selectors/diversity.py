@@ -63,6 +63,18 @@ def frobenius_diversity(candidates: Tensor, batch: Tensor) -> Tensor:
 def trace_after_adding(trace: Tensor, size: int, score: Tensor) -> Tensor:
     """tr(Sigma^2) of B with one more unit row (Lemma "One-step trace update").
 
-    `trace` is t_B, `size` b = |B|, `score` q_B(z) of the new row or of several to choose from.
+    Args:
+        trace: t_B.
+        size: b = |B|.
+        score: q_B(z) of the new row, or of several to choose from.
+
+    Returns:
+        The trace of the larger batch, one value per score.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.selectors import trace_after_adding
+        >>> trace_after_adding(torch.tensor(1.0), 1, torch.tensor([0.0, 1.0])).tolist()
+        [0.5, 1.0]
     """
     return (size**2 * trace + 2 * size * score + 1) / (size + 1) ** 2

@@ -8,9 +8,18 @@ from torch import Tensor
 class Batch(NamedTuple):
     """Two views of b samples: augmented images, or the two sides of a pair.
 
-    `labels` is None where the data has none; only supervised methods and probes use it.
+    Args:
+        first: (b, ...) first views.
+        second: (b, ...) second views.
+        labels: (b,) classes, for supervised methods and probes; None where the data has none.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.train import Batch
+        >>> Batch(torch.zeros(4, 3, 32, 32), torch.zeros(4, 3, 32, 32)).labels is None
+        True
     """
 
-    first: Tensor  # (b, ...)
-    second: Tensor  # (b, ...)
-    labels: Tensor | None = None  # (b,)
+    first: Tensor
+    second: Tensor
+    labels: Tensor | None = None

@@ -130,6 +130,14 @@ def probe_run(run: Path, data: ImageConfig) -> float:
 
     Returns:
         The share of test images that are classified right.
+
+    Examples:
+        >>> from eigenbatch.train import Run, override, probe_run, train
+        >>> small = ["data.train_size=100", "data.test_size=100", "encoder.width=8"]
+        >>> run = override(Run(), [*small, "batches.batch_size=50", "budget.epochs=1"])
+        >>> directory = train(run, tmp_path / "run", accelerator="cpu")
+        >>> 0 <= probe_run(directory.path, run.data) <= 1
+        True
     """
     encoder = load_encoder(run)
     preprocess: Callable[[Tensor], Tensor] = encoder.preprocess  # type: ignore[assignment]

@@ -92,12 +92,26 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One update, for observers."""
+    """One update, for observers.
 
-    ids: Tensor  # (b,) samples of this process
+    Args:
+        ids: (b,) samples of this process.
+        outcome: loss and embeddings.
+        seconds: time of forward, backward and update.
+        waited: time spent waiting for the loader: selection, reading and views.
+
+    Examples:
+        >>> from eigenbatch.train import Observer, Step
+        >>> class Slowest(Observer):
+        ...     seconds = 0.0
+        ...     def on_step(self, training, step: Step):
+        ...         self.seconds = max(self.seconds, step.seconds + step.waited)
+    """
+
+    ids: Tensor
     outcome: Outcome
-    seconds: float  # forward, backward and update
-    waited: float  # for the loader: selection, reading and views
+    seconds: float
+    waited: float
 
 
 class Observer:

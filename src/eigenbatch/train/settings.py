@@ -89,7 +89,19 @@ def hints(cls: type) -> dict[str, Any]:
 
 
 def to_plain(config: Config) -> dict[str, Any]:
-    """Settings as JSON values; a component of several kinds names its own as "kind"."""
+    """Settings as JSON values; a component of several kinds names its own as "kind".
+
+    Args:
+        config: the settings.
+
+    Returns:
+        Nested dicts, as a manifest stores them.
+
+    Examples:
+        >>> from eigenbatch.train import Run, to_plain
+        >>> to_plain(Run())["schedule"]
+        {'kind': 'cosine', 'warmup_epochs': 1}
+    """
     values: dict[str, Any] = {"kind": config.kind} if config.kind else {}
     for name in hints(type(config)):
         value = getattr(config, name)

@@ -50,14 +50,31 @@ EXTENDABLE = ("budget.epochs",)
 
 @dataclass(slots=True)
 class Assembled:
-    """A run ready to start."""
+    """A run ready to start.
+
+    Args:
+        run: the settings.
+        training: the state that `fit` trains.
+        source: data, views and evaluation.
+        sampler: chooses the batches.
+        cache: embeddings that batches are chosen from.
+        method: as built, not wrapped by Fabric.
+        monitor: takes the readings.
+        loader: yields (ids, batch).
+
+    Examples:
+        >>> from eigenbatch.train import Run, assemble
+        >>> from eigenbatch.train.devices import SingleCPU
+        >>> type(assemble(Run(), SingleCPU()).method).__name__
+        'SimCLR'
+    """
 
     run: Run
     training: Training
     source: Source
     sampler: SpectralBatchSampler
     cache: EmbeddingCache
-    method: Method  # not wrapped by Fabric
+    method: Method
     monitor: SpectralMonitor
     loader: BatchLoader
 
@@ -156,6 +173,19 @@ def assemble(run: Run, fabric: Devices) -> Assembled:
 
     Processes share the initial weights and the selected batches; from the first step on each draws
     views with a generator of its own.
+
+    Args:
+        run: the settings.
+        fabric: Lightning's Fabric, or one process on the CPU.
+
+    Returns:
+        The parts, ready for `fit`.
+
+    Examples:
+        >>> from eigenbatch.train import Run, assemble
+        >>> from eigenbatch.train.devices import SingleCPU
+        >>> len(assemble(Run(), SingleCPU()).loader)  # 1,437 digits in batches of 128
+        11
     """
     seed_everything(run.seed)
     source = run.data.open(run.views)
