@@ -35,10 +35,7 @@ if TYPE_CHECKING:
     from eigenbatch.monitor.reading import Reading
 
 WINDOW = 8
-"""Readings behind the mean ranks of positives."""
-
-LOSSES = 8
-"""Readings over which the loss must fall for a run not to be stuck; the first four may do."""
+"""Readings behind the mean places of positives, and over which a loss falls or not."""
 
 
 _ABSENT: dict[str, Any] = {"solved_since": None, "found_at_first": None, "placed": []}
@@ -63,7 +60,7 @@ class RunMemory:
         self._rows: Tensor | None = None
         self._streaks: dict[str, int] = {}
         self._placed: deque[Placed] = deque(maxlen=WINDOW)
-        self._losses: deque[float] = deque(maxlen=LOSSES)
+        self._losses: deque[float] = deque(maxlen=WINDOW)
         self._solved_since: int | None = None
         self._found_at_first: float | None = None
 
@@ -174,7 +171,7 @@ class RunMemory:
         self._streaks = dict(state["streaks"])
         placed = zip(*(state["placed"][i::3] for i in range(3)), strict=True)
         self._placed = deque((Placed(*one) for one in placed), maxlen=WINDOW)
-        self._losses = deque(state["losses"], maxlen=LOSSES)
+        self._losses = deque(state["losses"], maxlen=WINDOW)
         self._solved_since = state["solved_since"]
         self._found_at_first = state["found_at_first"]
         self._rows = None
@@ -198,7 +195,7 @@ def _mean_place(readings: Sequence[Placed]) -> Placed | None:
 def _drop(losses: list[float]) -> float | None:
     """From the mean of the older half to that of the newer one; None while there are too few."""
     half = len(losses) // 2
-    return fmean(losses[:half]) - fmean(losses[-half:]) if half >= LOSSES // 4 else None
+    return fmean(losses[:half]) - fmean(losses[-half:]) if half >= 2 else None
 
 
 def _are_counts(value: object) -> bool:
