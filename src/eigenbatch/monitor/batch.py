@@ -76,7 +76,6 @@ class Batch:
             z1, z2 = views
             check_tensor(z1, "z1")
             check_tensor(z2, "z2")
-            inputs = inputs_of(z1, z2)
             if not sync:
                 make = Contrast.cross if self.layout == "cross" else Contrast.paired
                 contrast = make(z1, z2)
@@ -88,6 +87,7 @@ class Batch:
                 contrast = gathered_towers(z1, z2, everyone)
                 ids = None if ids is None else everyone.concatenated(ids)
                 loss = None if loss is None else everyone.mean(loss)
+            inputs = inputs_of(z1, z2)  # last: a batch it cannot take was reported to all above
         return Ready(
             contrast=contrast, tau=temperature, loss=loss, ids=ids, inputs=inputs, ranks=ranks
         )
