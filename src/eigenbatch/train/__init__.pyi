@@ -1,5 +1,7 @@
 """The public names of this room, once."""
 
+from .assembly import Assembled as Assembled
+from .assembly import assemble as assemble
 from .batch import Batch as Batch
 from .export import probe_run as probe_run
 from .loop import Observer as Observer
@@ -12,6 +14,4 @@ from .run import Run as Run
 from .run import load_run as load_run
 from .settings import override as override
 from .settings import to_plain as to_plain
-from .trainer import Assembled as Assembled
-from .trainer import assemble as assemble
 from .trainer import train as train

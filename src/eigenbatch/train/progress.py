@@ -16,7 +16,7 @@ from eigenbatch.sampling.sampler import SpectralBatchSampler
 from eigenbatch.train.loop import Observer, Step, Training
 
 if TYPE_CHECKING:
-    from eigenbatch.train.trainer import Assembled
+    from eigenbatch.train.assembly import Assembled
 
 
 def progress_bar(console: Console, title: str) -> "Callable[[Assembled], list[Observer]]":
