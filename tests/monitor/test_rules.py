@@ -304,6 +304,13 @@ def test_logits_multiplied_by_tau_are_named_although_the_loss_is_near_chance() -
     assert "multiplied by tau" in found["loss mismatch"].advice
 
 
+def test_a_loss_of_rows_near_length_one_is_no_proof_of_normalisation() -> None:
+    z1, z2 = (1.1 * z for z in healthy_views())
+    measured = read(z1, z2).softmax.loss
+    for loss, expected in ((measured, False), (measured + 0.05, True)):
+        assert ("non-unit input" in names(read(z1, z2, loss=loss))) == expected
+
+
 def test_a_temperature_of_one_is_too_high_for_any_number_of_negatives() -> None:
     for pairs in (32, 128, 512):
         assert "temperature too high" in names(read(*healthy_views(pairs=pairs), tau=1.0))

@@ -71,8 +71,9 @@ def non_unit_input(reading: "Reading") -> Answer | None:
 
 
 def _loss_agrees(reading: "Reading") -> bool:
-    """Whether the user's own loss proves that it normalises."""
-    return reading.claim is not None and loss_mismatch(reading) is None
+    """Whether the user's own loss proves that it normalises: rows near 1 differ by little."""
+    claim = reading.claim
+    return claim is not None and abs(claim.loss - claim.measured) <= limit.LOSS_ROUNDING
 
 
 @partial(ReadingRule, "half-precision input", place=50)
