@@ -3,7 +3,6 @@
 from importlib.util import find_spec
 
 EXTRAS = {
-    "datasets": "integrations",
     "faiss": "index",
     "jinja2": "report",
     "kornia": "train",

@@ -28,7 +28,8 @@ class Greedy:
         probe: rows scored per pick (Greedy-m); None scores the whole pool, which costs less than a
             small probe does in a plain loop, and is better.
         window: steer R so that the full batch ends in the middle of [low, high].
-        score: "spectral" minimises q_B(z); "centroid" is the paper's cheaper proxy <z, mean of B>.
+        score: "spectral" minimises q_B(z); "centroid" is the paper's cheaper proxy
+            `<z, mean of B>`.
         literal: stop as printed once R enters the window, with fewer than batch_size rows (for
             study).
 
