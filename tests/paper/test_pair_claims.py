@@ -55,6 +55,8 @@ def test_guarded_batches_must_keep_the_gain(final, outcome):
         for data in ("tripled", "long-tailed") for seed in range(3) for name, end in ends.items()
     ]  # fmt: skip
     assert guarded_batches.judge(rows).outcome == outcome
+    single = [one for one in rows if one["seed"] == 0]
+    assert guarded_batches.judge(single).outcome == "inconclusive"
 
 
 def test_versions_of_the_data_repeat_training_pairs_and_keep_the_test(tmp_path):
