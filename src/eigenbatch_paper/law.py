@@ -27,6 +27,10 @@ COLOURS = {"neighbours-4": BLUE, "greedy-64": ORANGE}
 LABELS = {"neighbours-4": "neighbours-4 (similar)", "greedy-64": "greedy-64 (diverse)"}
 
 
+APART = 0.25
+"""Points between two labels."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """The runs of one setting; `score` is what their claim compares."""
@@ -97,11 +101,11 @@ def draw(made: Sequence[Point], figure: "Figure") -> None:
             color=colour,
             label=LABELS[policy],
         )
-    for point in made:
+    height = float("inf")
+    for point in sorted(made, key=lambda point: -point.gain.mean):
         if point.policy == "neighbours-4":
-            place = (point.miss, 100 * point.gain.mean)
-            axes.annotate(point.setting, place, xytext=(6, 4), textcoords="offset points",
-                          fontsize=7)  # fmt: skip
+            height = min(100 * point.gain.mean, height - APART)
+            axes.text(point.miss + 0.015, height, point.setting, fontsize=7, va="center")
     axes.set_xlim(0, 1)
     tidy(
         axes,
