@@ -298,7 +298,7 @@ def adapters():
             "embeddings": lambda outputs: (Z, Z), "name": "spectral", "probe": None,
             "labels": len}),
         "SpectralTrainerCallback": (SpectralTrainerCallback, callback | {
-            "embedding": lambda output: Z}),
+            "embedding": lambda output: Z, "probe": OnlineProbe(3), "labels": len}),
         "SpectralMetric": (SpectralMetric, {"dimension": 4}),
         "SpectralMetric.update": (SpectralMetric(4).update, {"z": Z}),
         "JsonLines": (JsonLines, {"path": "readings.jsonl"}),

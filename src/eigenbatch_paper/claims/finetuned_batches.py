@@ -20,7 +20,7 @@ SEEDS = 3
 
 def chunks(scale: Scale) -> list[Chunk]:
     """Four kinds of batches, paired by seed."""
-    count = 1 if scale == "smoke" else SEEDS
+    count = 2 if scale == "smoke" else SEEDS
     return [finetuning_chunk(scale, seed, one) for seed in range(count) for one in BATCHES]
 
 
