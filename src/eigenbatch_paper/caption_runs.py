@@ -1,5 +1,6 @@
 """Runs on captions of pictures: a head on frozen sentence embeddings."""
 
+import os
 import random
 import time
 from collections.abc import Mapping
@@ -142,7 +143,9 @@ def _features(place: Place) -> "Tensor":
         texts = [text for one in captions for text in one[:each]]
         rows = model.encode(texts, convert_to_tensor=True, show_progress_bar=False)
         file.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(rows.view(len(captions), each, -1), file)
+        draft = file.with_name(f"{file.name}.{os.getpid()}")  # another process may do the same
+        torch.save(rows.view(len(captions), each, -1), draft)
+        draft.replace(file)
     features: Tensor = torch.load(file, weights_only=True)
     return features
 

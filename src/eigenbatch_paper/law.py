@@ -14,7 +14,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from eigenbatch.errors import RunError
 from eigenbatch.runs import PairedDifference, paired_difference
 from eigenbatch_paper.claim import Row
 from eigenbatch_paper.figures import BLUE, FAINT, ORANGE, tidy
@@ -120,13 +119,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Draw the picture and print its table."""
     from matplotlib.figure import Figure
 
-    parser = argparse.ArgumentParser(prog="python -m eigenbatch_paper.law", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m eigenbatch_paper.law",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("folder", type=Path, help="such as runs/reproduce/small")
     parser.add_argument("picture", type=Path, help="where to write it, .png or .svg")
     chosen = parser.parse_args(arguments)
     made = points(settings(chosen.folder))
     if not made:
-        raise RunError(f"no runs that compare policies under {chosen.folder}")
+        parser.error(f"no runs that compare policies under {chosen.folder}")
     figure = Figure(figsize=(6.5, 4), layout="constrained")
     draw(made, figure)
     figure.savefig(chosen.picture, dpi=150)

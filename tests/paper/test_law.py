@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from eigenbatch.errors import RunError
 from eigenbatch_paper import law
 
 
@@ -33,9 +32,11 @@ def test_every_setting_is_a_point_for_each_policy(tmp_path, capsys):
     assert (tmp_path / "law.png").stat().st_size > 10_000
 
 
-def test_pictures_without_a_reading_of_the_miss_are_left_out(tmp_path):
+def test_pictures_without_a_reading_of_the_miss_are_left_out(tmp_path, capsys):
     row = {"selector": "random", "seed": 0, "final_accuracy": 0.4, "readings": {}}
     store(tmp_path, "similar-batches", [row, row | {"selector": "neighbours-4"}])
     assert law.points(law.settings(tmp_path)) == []
-    with pytest.raises(RunError, match="no runs that compare policies"):
+    with pytest.raises(SystemExit, match="2"):
         law.main([str(tmp_path), str(tmp_path / "law.png")])
+    assert f"no runs that compare policies under {tmp_path}" in capsys.readouterr().err
+    assert not (tmp_path / "law.png").exists()

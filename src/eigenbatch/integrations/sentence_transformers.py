@@ -131,7 +131,7 @@ class HardBatches(TrainerCallback):
             if self.sampler is not None:
                 self.sampler.load_state_dict(known["sampler"])
         if self._encode_first:
-            self._encode_all()
+            self._encode_all(quiet=args.disable_tqdm or not state.is_local_process_zero)
         self._hook = self._model.register_forward_hook(self._capture)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -180,13 +180,16 @@ class HardBatches(TrainerCallback):
         first, second = (rows.float().cpu() for rows in columns[:2])
         self.cache.update_synchronized(torch.tensor(ids), first, second)
 
-    def _encode_all(self) -> None:
+    def _encode_all(self, *, quiet: bool) -> None:
         """Embed the samples that are unknown; every process encodes its share."""
+        from tqdm.auto import tqdm  # the trainer's own progress bar
+
         assert self.cache is not None
         columns = _two_columns(self._dataset)
         rank, world = rank_and_world()
         unknown = (~self.cache.filled).nonzero().squeeze(1)  # (m,)
-        for ids in torch.split(unknown, 1024 * world):
+        parts = torch.split(unknown, 1024 * world)
+        for ids in tqdm(parts, desc="Encoding samples", disable=quiet):
             mine = ids[rank::world]
             towers = [self._encoded([column[i] for i in mine.tolist()]) for column in columns]
             self.cache.update_synchronized(mine, *towers)
