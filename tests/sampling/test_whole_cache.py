@@ -36,7 +36,12 @@ def test_neighbours_search_the_whole_cache_unless_told_otherwise():
     assert sampler_of(filled_cache(1000), NoNearDuplicates(Neighbours())).pool_size == 1000
     assert sampler_of(filled_cache(1000), Neighbours(), pool_size=300).pool_size == 300
     assert sampler_of(filled_cache(1000), Greedy()).pool_size == 200
-    assert sampler_of(EmbeddingCache(100_000, 4), Neighbours()).pool_size == 65536
+    large = EmbeddingCache(100_000, 4)
+    assert sampler_of(large, Neighbours()).pool_size == 65_536
+    assert sampler_of(large, Neighbours(), coverage="free").pool_size == 100_000
+    assert sampler_of(large, Neighbours(), coverage="free", background=True).pool_size == 65_536
+    larger = EmbeddingCache(2**18 + 1, 4)
+    assert sampler_of(larger, Neighbours(), coverage="free").pool_size == 65_536
     assert sampler_of(filled_cache(1000), Neighbours(), coverage="stream").pool_size == 500
 
 

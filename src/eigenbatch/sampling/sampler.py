@@ -31,6 +31,7 @@ from eigenbatch.sampling.neighbour_index import IndexedPools, NeighbourIndex, ch
 from eigenbatch.sampling.order import BATCH, ShuffledEpochs, generator_of, key
 from eigenbatch.sampling.sampler_arguments import POOL_BATCHES, check_numbers, check_shards
 from eigenbatch.sampling.selection import Request, Selection
+from eigenbatch.sampling.working import LIMIT
 from eigenbatch.selectors.offer import completes, searched_by, seeds_of
 from eigenbatch.selectors.random import Random
 from eigenbatch.selectors.selector import Selector, restore, state_of
@@ -53,8 +54,9 @@ class SpectralBatchSampler(BatchSampler):
         cache: embeddings to choose by; update it in the training step.
         batch_size: samples per batch, over all processes.
         selector: how a batch is chosen, e.g. `Greedy()` or `Neighbours()`.
-        pool_size: candidates for a batch, at most all the data; ten batches by default, 65,536
-            samples for `Neighbours`. With coverage "free" the whole cache is searched in place.
+        pool_size: candidates for a batch, at most all the data; ten batches by default. For
+            `Neighbours` and `Auto` 65,536 samples, and with coverage "free" all of up to 262,144,
+            which are searched in place.
         coverage: "epoch": every sample once per epoch; "stream": the same across epoch borders;
             "free": a fresh random pool for each batch.
         seed: of everything random.
@@ -111,11 +113,8 @@ class SpectralBatchSampler(BatchSampler):
         self.unknown_share = unknown_share
         self._seeds = seeds_of(selector)
         self.index = check_index(index, cache, coverage, self._seeds)
-        searched = (index is None and searched_by(selector)) or POOL_BATCHES * batch_size
-        if coverage == "stream":  # a sample that is buffered for most of an epoch defers itself
-            searched = min(searched, cache.size // 2)
-        self.pool_size = min(pool_size or max(batch_size, searched), cache.size)
         self.coverage, self.background = coverage, background
+        self.pool_size = min(pool_size or max(batch_size, self._searched()), cache.size)
         self._replica = None if rank is None or num_replicas is None else (rank, num_replicas)
         check_shards(self, *self.replica)
         self.last: Selection | None = None  # of the batch drawn last
@@ -261,11 +260,26 @@ class SpectralBatchSampler(BatchSampler):
             generator=generator_of(key(BATCH, self._epochs.seed, current.epoch, batch)),
         )
 
+    def _searched(self) -> int:
+        """Candidates for a batch by default."""
+        searched = None if self.index else searched_by(self.selector)
+        if searched is None:
+            return POOL_BATCHES * self.batch_size
+        if self.coverage == "stream":  # a sample buffered for most of an epoch defers itself
+            return min(searched, self.cache.size // 2)
+        if self._uncopied and self.cache.size <= LIMIT:  # copying a part would take longer
+            return self.cache.size
+        return searched
+
     @property
     def _in_place(self) -> bool:
         """Whether all samples are candidates and their rows need not be copied."""
-        everything = self.coverage == "free" and self.pool_size == self.cache.size
-        return everything and not self.background and completes(self.selector)
+        return self._uncopied and self.pool_size == self.cache.size
+
+    @property
+    def _uncopied(self) -> bool:
+        """Whether a pool of all samples would be searched where it is."""
+        return self.coverage == "free" and not self.background and completes(self.selector)
 
     def _choose(self, request: Request | None) -> Choice | None:
         if request is None:

@@ -6,7 +6,7 @@ from torch import Tensor
 from eigenbatch.core.precision import unit_rows
 
 LIMIT = 2**18
-"""Rows up to which a cache keeps a working copy; of larger caches, candidates are converted."""
+"""Rows up to which a cache keeps a working copy; of larger ones only candidates are converted."""
 
 
 def _unit(rows: Tensor, towers: int) -> Tensor:

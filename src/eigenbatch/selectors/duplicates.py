@@ -5,6 +5,7 @@ Letters: k rows offered, n rows of the batch, w width of a row (d, or 2d for two
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -123,11 +124,12 @@ class NoNearDuplicates(Rule):
         """(n,) False for rows too close to one that stands earlier in the batch and is kept."""
         close = self._close(offer, batch, batch).triu(1)  # (n, n) earlier x later
         close[:, :begun] = False
-        keep = torch.ones(len(batch), dtype=torch.bool, device=batch.device)
-        for i in close.any(1).nonzero()[:, 0].tolist():
+        earlier = close.cpu().numpy()  # a step of the loop is several times faster than torch's
+        keep = np.ones(len(batch), dtype=bool)
+        for i in np.flatnonzero(earlier.any(axis=1)):
             if keep[i]:
-                keep &= ~close[i]
-        return keep
+                keep &= ~earlier[i]
+        return torch.from_numpy(keep).to(batch.device)
 
     def _conflicts(self, offer: Offer, kept: Tensor) -> Tensor:
         """(k,) True for rows too close to a kept one."""

@@ -7,7 +7,7 @@ from eigenbatch.checks import whole
 from eigenbatch.selectors.offer import Offer, check_offer
 
 SEARCHED = 65536
-"""Candidates that a sampler offers by default; a cache up to this size is searched as a whole."""
+"""Candidates that a sampler offers where it has to copy them."""
 
 
 class Neighbours:

@@ -31,6 +31,7 @@ class Offer:
         towers: 1 or 2.
         given: (g,) rows that are in the batch already.
         barred: (k,) True where a row must not be chosen; None: all may be.
+        products: what `similarity` has computed: a guard asks several times for one batch.
 
     Examples:
         >>> import torch
@@ -45,6 +46,7 @@ class Offer:
     towers: int = 1
     given: Tensor = field(default_factory=_none)
     barred: Tensor | None = None
+    products: dict[tuple[int, ...], Tensor] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("rows", "given"):
@@ -92,11 +94,14 @@ class Offer:
         `<anchor_i, key_j>`, in the mean of both directions. One tall product: on a CPU it is twice
         as fast as the flat one.
         """
-        some = self.rows[index]  # (s, w)
-        if self.towers == 2:
-            some = torch.cat(some.chunk(2, dim=1)[::-1], dim=1)  # keys meet anchors
-        with no_autocast(self.rows):
-            return self.rows @ some.T / self.towers if self.towers > 1 else self.rows @ some.T
+        place = tuple(index.tolist())
+        if place not in self.products:
+            some = self.rows[index] / self.towers  # (s, w)
+            if self.towers == 2:
+                some = torch.cat(some.chunk(2, dim=1)[::-1], dim=1)  # keys meet anchors
+            with no_autocast(self.rows):
+                self.products[place] = self.rows @ some.T
+        return self.products[place].clone()
 
     def shuffled(self, generator: torch.Generator | None) -> Tensor:
         """The rows that can be chosen, in random order."""

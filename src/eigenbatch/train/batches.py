@@ -21,7 +21,7 @@ class BatchesConfig(Config):
         selector: a name as in `eigenbatch train --help`, e.g. greedy-64.
         batch_size: samples per batch, over all processes.
         pool_size: candidates per batch, at most all the data; None: ten batches, for neighbours
-            65,536 samples.
+            65,536 samples, in coverage "free" all of up to 262,144.
         coverage: "epoch" uses every sample once per epoch, "stream" without borders between
             epochs, "free" draws a fresh pool for every batch.
         unknown_share: how much of a batch may be samples without an embedding, while there are
