@@ -215,3 +215,14 @@ class TestFill:
     def test_a_loader_without_ids_is_named(self):
         with pytest.raises(ArgumentTypeError, match="loader must yield"):
             EmbeddingCache(50, 6).fill(lambda z: z, DataLoader(random_rows(50, 6), batch_size=8))
+
+
+@pytest.mark.parametrize("coverage", ["epoch", "stream"])
+def test_rows_used_in_place_give_the_batches_of_copied_rows(monkeypatch, coverage):
+    def batches():
+        guarded = NoNearDuplicates(Neighbours(), 0.9)
+        return list(sampler_of(paired_cache(400), guarded, coverage=coverage, pool_size=150))
+
+    in_place = batches()
+    monkeypatch.setattr("eigenbatch.sampling.selection.COPIED", 0)
+    assert in_place == batches()

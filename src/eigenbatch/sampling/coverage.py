@@ -149,8 +149,9 @@ class Buffer:
 
         Otherwise an id that a selector avoids would never catch up where epochs are short.
         """
-        if len(self._buffered) == self._capacity:
-            return 0
+        room = self._capacity - len(self._buffered)
+        if room == 0 or self._stop is not None:  # one epoch is never ahead of itself
+            return room
         pending = [*self._buffered.values(), *(place for _, place in self._deferred)]
         lead = self._position // len(self._epochs) - min(pending, default=0) // len(self._epochs)
         goal = least if pending and lead > 1 else self._capacity

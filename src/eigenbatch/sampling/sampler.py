@@ -249,14 +249,16 @@ class SpectralBatchSampler(BatchSampler):
         share = self.unknown_share
         if share is None:
             share = 1 if searched_by(self.selector) is None else HALF
+        everything = self._in_place and self._everything
         return Request.read(
             self.cache,
-            None if self._in_place else current.coverage.candidates(batch, size),
+            None if everything else current.coverage.candidates(batch, size),
             self.selector,
             epoch=current.epoch,
             batch=batch,
             batch_size=size,
             most_unknown=math.ceil(share * size),
+            in_place=self._in_place,
             generator=generator_of(key(BATCH, self._epochs.seed, current.epoch, batch)),
         )
 
@@ -267,19 +269,25 @@ class SpectralBatchSampler(BatchSampler):
             return POOL_BATCHES * self.batch_size
         if self.coverage == "stream":  # a sample buffered for most of an epoch defers itself
             return min(searched, self.cache.size // 2)
-        if self._uncopied and self.cache.size <= LIMIT:  # copying a part would take longer
-            return self.cache.size
+        if self.coverage == "free" and self.cache.size <= LIMIT and self._at_once:
+            return self.cache.size  # copying a part would take longer
         return searched
 
     @property
-    def _in_place(self) -> bool:
-        """Whether all samples are candidates and their rows need not be copied."""
-        return self._uncopied and self.pool_size == self.cache.size
+    def _everything(self) -> bool:
+        """Whether all samples are candidates for every batch."""
+        return self.coverage == "free" and self.pool_size == self.cache.size
 
     @property
-    def _uncopied(self) -> bool:
-        """Whether a pool of all samples would be searched where it is."""
-        return self.coverage == "free" and not self.background and completes(self.selector)
+    def _at_once(self) -> bool:
+        """Whether a selector that needs no copy chooses before the cache can change."""
+        return not self.background and completes(self.selector)
+
+    @property
+    def _in_place(self) -> bool:
+        """Whether a choice may use the rows of the cache themselves."""
+        small = self.cache.size <= LIMIT and searched_by(self.selector) is not None
+        return self._at_once and (small or self._everything)
 
     def _choose(self, request: Request | None) -> Choice | None:
         if request is None:

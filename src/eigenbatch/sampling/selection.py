@@ -13,6 +13,9 @@ from eigenbatch.sampling.coverage import Candidates
 from eigenbatch.selectors.offer import Offer, complete, completes, distinct
 from eigenbatch.selectors.selector import Bindable, Selector, shuffled
 
+COPIED = 4
+"""Rows of a matrix product that take as long as one row that is copied first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Selection:
@@ -94,7 +97,7 @@ class Request:
     most_unknown: int  # how many unknown candidates may be taken before the selector chooses
     ids: Tensor  # (k,) candidates, the longest buffered first
     ages: Tensor  # (k,) -1 unknown
-    rows: Tensor  # embeddings: of the known ones, in the same order; of all, if `whole`
+    rows: Tensor  # embeddings: of the known ones, in the same order; of all samples, if `whole`
     towers: int
     whole: bool
     generator: torch.Generator
@@ -111,17 +114,18 @@ class Request:
         batch: int,
         batch_size: int,
         most_unknown: int,
+        in_place: bool,
         generator: torch.Generator,
     ) -> "Request":
         """Copy the present embeddings and ages of the candidates from the cache.
 
-        Without candidates all samples are: nothing is copied, and the choice must be made before
-        the next update.
+        Without candidates all samples are. in_place: the rows of all samples are used where they
+        are, if that takes less time; then the choice must be made before the next update.
         """
         start = time.perf_counter()
-        whole = candidates is None
         ids = torch.arange(cache.size) if candidates is None else candidates.ids
-        ages = cache.age(None if whole else ids).cpu()
+        ages = cache.age(None if candidates is None else ids).cpu()
+        whole = in_place and COPIED * len(ids) >= cache.size
         if whole:
             rows = cache.unit_rows()
         elif completes(selector):
@@ -137,7 +141,7 @@ class Request:
             ids=ids,
             ages=ages,
             rows=rows,
-            towers=cache.towers if whole or completes(selector) else 1,
+            towers=cache.towers if completes(selector) else 1,
             whole=whole,
             generator=generator,
             seconds=time.perf_counter() - start,
@@ -152,15 +156,14 @@ class Request:
         first = uncached[: self.most_unknown].tolist()
         taken = list(dict.fromkeys([*range(self.due), *first]))
         row_of = self.ids if self.whole else known.cumsum(0) - 1  # position -> row
+        barred = self._barred(known)
         if len(taken) < self.batch_size:
-            picks = self._selected(known, row_of, taken, selector)
+            picks = self._selected(known, row_of, barred, taken, selector)
             taken = list(dict.fromkeys([*taken, *picks.tolist(), *uncached.tolist()]))
         batch = torch.tensor(taken[: self.batch_size])  # (n,) positions
         batch = batch[self._shuffled(len(batch))]  # so that no rank gets all overdue ids
         chosen = row_of[batch[known[batch]]]
-        baseline = distinct(
-            len(chosen), ~known if self.whole else None, len(self.rows), self.generator
-        )
+        baseline = distinct(len(chosen), barred, len(self.rows), self.generator)
         dim = self.rows.shape[1] // self.towers
         return Selection(
             epoch=self.epoch,
@@ -173,8 +176,21 @@ class Request:
             seconds=self.seconds + time.perf_counter() - start,
         )
 
+    def _barred(self, known: Tensor) -> Tensor | None:
+        """(rows,) True where a row is not that of a known candidate; None: all are."""
+        if not self.whole or (len(known) == len(self.rows) and bool(known.all())):
+            return None
+        barred = torch.ones(len(self.rows), dtype=torch.bool)
+        barred[self.ids[known]] = False
+        return barred
+
     def _selected(
-        self, known: Tensor, row_of: Tensor, taken: list[int], selector: Selector
+        self,
+        known: Tensor,
+        row_of: Tensor,
+        barred: Tensor | None,
+        taken: list[int],
+        selector: Selector,
     ) -> Tensor:
         """Positions of a whole batch of known candidates, or of all if there is nothing to choose.
 
@@ -182,22 +198,25 @@ class Request:
         batches. It begins with the known ones among those taken. What does not fit because unknown
         ones were taken is dropped afterwards.
         """
-        everything = bool(known.all())
-        positions = self.ids if self.whole and everything else known.nonzero().squeeze(1)
+        positions = known.nonzero().squeeze(1)
         if len(positions) <= self.batch_size:
             return positions[self._shuffled(len(positions))]
-        barred = None
-        if self.whole:
-            barred = None if everything else (~known).to(self.rows.device)
-            positions = self.ids
         begun = torch.tensor(taken, dtype=torch.int64)
-        given = row_of[begun[known[begun]]]
+        device = self.rows.device
         offer = Offer(
-            rows=self.rows, towers=self.towers, given=given.to(self.rows.device), barred=barred
+            rows=self.rows,
+            towers=self.towers,
+            given=row_of[begun[known[begun]]].to(device),
+            barred=None if barred is None else barred.to(device),
         )
-        choose = selector.bind(self.ids[positions]) if isinstance(selector, Bindable) else selector
-        chosen = complete(choose, offer, self.batch_size, generator=self.generator)
-        return positions[chosen.cpu()]
+        samples = torch.arange(len(self.rows)) if self.whole else self.ids[positions]  # of rows
+        choose = selector.bind(samples) if isinstance(selector, Bindable) else selector
+        chosen = complete(choose, offer, self.batch_size, generator=self.generator).cpu()
+        if not self.whole:
+            return positions[chosen]
+        places = torch.empty(len(self.rows), dtype=torch.int64)
+        places[self.ids] = torch.arange(len(self.ids))
+        return places[chosen]
 
     def _rows_at(self, index: Tensor) -> Tensor:
         """Rows as a copy; several times faster than indexing."""
