@@ -55,6 +55,8 @@ def settings(folder: Path) -> list[Setting]:
     found = []
     for n, rows in grouped(_rows(folder, "hard-batches"), "batch_size").items():
         found.append(Setting(f"translations, n = {n}", rows, _mrr, _miss))
+    for tau, rows in grouped(_rows(folder, "miss-law"), "tau").items():
+        found.append(Setting(f"translations, n = 64, tau = {tau}", rows, _mrr, _miss))
     for data, rows in grouped(_rows(folder, "guarded-batches"), "data").items():
         plain = [row for row in rows if not row.get("guard")]
         found.append(Setting(f"translations, {data}", plain, _mrr, _miss))

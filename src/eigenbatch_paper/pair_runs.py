@@ -18,6 +18,7 @@ DATA = "multi30k"
 NAMES = {
     "batch_size": "batches.batch_size", "selector": "batches.selector", "guard": "batches.guard",
     "epochs": "budget.epochs", "evaluate_every": "evaluation.every_steps", "seed": "seed",
+    "tau": "method.tau",
 }  # fmt: skip
 """Settings of a chunk that are settings of its `Run`; `data` and `made_up` choose the files."""
 
@@ -34,6 +35,7 @@ def pair_chunk(scale: Scale, seed: int, **changes: Any) -> Chunk:
         settings |= {"epochs": 2, "evaluate_every": 4}
     words = [settings["data"], settings["selector"], settings["batch_size"]]
     words += ["guarded"] if settings.get("guard") else []
+    words += [f"tau-{settings['tau']}"] if "tau" in settings else []
     return Chunk("-".join(map(str, ["pairs", *words, "seed", seed])), settings)
 
 

@@ -13,6 +13,7 @@ from eigenbatch_paper.claims import (
     finetuned_batches,
     guarded_batches,
     hard_batches,
+    miss_law,
 )
 from eigenbatch_paper.pair_runs import pair_chunk, run_of
 
@@ -57,6 +58,20 @@ def test_guarded_batches_must_keep_the_gain(final, outcome):
     assert guarded_batches.judge(rows).outcome == outcome
     single = [one for one in rows if one["seed"] == 0]
     assert guarded_batches.judge(single).outcome == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("gains", "auto", "outcome"),
+    [((0.03, 0.01, 0.0), 0.0, "reproduced"), ((0.03, 0.01, 0.02), 0.0, "does not reproduce"),
+     ((0.03, 0.01, 0.0), -0.01, "holds under stated conditions")],
+)  # fmt: skip
+def test_the_gain_must_fall_as_the_miss_rises(gains, auto, outcome):
+    rows = [
+        row(name, seed, middle=0.7, final=0.8 + more, tau=tau) | {"miss": tau}
+        for tau, gain in zip(miss_law.TEMPERATURES, gains, strict=True) for seed in range(3)
+        for name, more in (("random", 0), ("neighbours-4", gain), ("auto", auto))
+    ]  # fmt: skip
+    assert miss_law.judge(rows).outcome == outcome
 
 
 def test_versions_of_the_data_repeat_training_pairs_and_keep_the_test(tmp_path):

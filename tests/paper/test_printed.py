@@ -44,7 +44,7 @@ def test_paper_runs_have_the_printed_settings(name):
 def test_every_claim_that_trains_as_printed_is_in_the_table():
     beyond = {"similar-batches", "redundant-data", "coverage-modes", "plateau-time",
               "hard-batches", "guarded-batches", "caption-batches",
-              "finetuned-batches"}  # fmt: skip
+              "finetuned-batches", "miss-law"}  # fmt: skip
     training = {name for name in NAMES if claim(name).needs("paper")}
     assert training - beyond - set(PRINTED) == set()
 
