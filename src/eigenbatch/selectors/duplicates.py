@@ -3,6 +3,7 @@
 Letters: k rows offered, n rows of the batch, w width of a row (d, or 2d for two towers).
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +17,12 @@ from eigenbatch.selectors.offer import Offer, check_offer, complete, settled
 from eigenbatch.selectors.rule import Rule, Shortfall
 from eigenbatch.selectors.selector import Selector, bound, check_ids
 
-QUICK = 6
-"""How often violations are replaced before all conflicts of the kept rows are searched."""
+BLOCK = 256
+"""Rows that are compared with each other at a time."""
+
+FEW, LEAST, SPARE = 0.25, 0.05, 1.25
+"""Share of replacements kept below which all conflicts are searched; the least share that the next
+request is prepared for; and how much more it asks for."""
 
 
 class NoNearDuplicates(Rule):
@@ -25,7 +30,8 @@ class NoNearDuplicates(Rule):
 
     Only the picks are compared: the inner selector chooses a batch, later rows of pairs that are
     too close are replaced, and so on until none is left. So it costs as much as the inner selector
-    a few times, whatever the size of the pool. Given rows stay, whatever they are.
+    a few times, whatever the size of the pool; if most replacements are too close as well, all
+    rows near the batch are searched and barred. Given rows stay, whatever they are.
 
     Args:
         selector: chooses the rows.
@@ -80,37 +86,36 @@ class NoNearDuplicates(Rule):
     ) -> Tensor:
         """Add rows that are not too close to each other or to the given ones."""
         check_offer(offer, batch_size, generator)
-        inner, begun = settled(self.selector, offer), len(offer.given)
-        left, rounds, asked = offer, 0, batch_size
+        inner = settled(self.selector, offer)
+        left, asked, searched, poor = offer, batch_size, 0, False
         while True:
+            begun = len(left.given)
             batch = complete(inner, left, asked, generator=generator)
-            keep = self._kept(left, batch, begun)  # (asked,)
-            kept = batch[keep]
-            if len(kept) >= batch_size:
-                return kept[:batch_size]
-            rounds += 1
+            kept = self._kept(left, batch, begun, batch_size)
+            if len(kept) == batch_size:
+                return kept
             barred = torch.zeros(len(offer), dtype=torch.bool, device=offer.rows.device)
-            barred[batch[~keep]] = True
-            if rounds > QUICK:
-                barred |= self._conflicts(left, kept)
+            barred[batch] = True
             barred[kept] = False
+            share = (len(kept) - begun) / (asked - begun)
+            poor = poor or (left is not offer and share < FEW)
             left = replace(left, given=kept).barring(barred)
-            taken = left.taken
-            assert taken is not None
-            most = len(kept) + int((~taken).sum())
+            if poor:  # kept rows stay in order: those before `searched` were compared
+                left = left.barring(self._conflicts(left, kept[searched:]))
+                searched = len(kept)
+            most = len(kept) + len(left.free)
             if most < batch_size:
                 return self._short(offer, left, batch_size, generator)
             if getattr(inner, "extendable", False):
-                asked = min(most, batch_size + 3 * (batch_size - len(kept)))
+                needed = (batch_size - len(kept)) / max(share, LEAST)
+                asked = min(most, len(kept) + math.ceil(SPARE * needed))
 
     def _short(
         self, offer: Offer, left: Offer, batch_size: int, generator: torch.Generator | None
     ) -> Tensor:
-        """Take what still keeps the rule, one by one, and fill the rest."""
-        kept, begun = left.given, len(offer.given)
-        for row in left.shuffled(generator).view(-1, 1):
-            longer = torch.cat([kept, row])
-            kept = longer if self._kept(left, longer, begun).all() else kept
+        """Take what still keeps the rule, in random order, and fill the rest."""
+        rest = torch.cat([left.given, left.shuffled(generator)])
+        kept = self._kept(left, rest, len(left.given), batch_size)
         return self._filled(kept, self._rule, offer, batch_size, generator)
 
     @property
@@ -120,22 +125,35 @@ class NoNearDuplicates(Rule):
             limits.append(f"no negative above {self.relative} of a positive")
         return " and ".join(limits)
 
-    def _kept(self, offer: Offer, batch: Tensor, begun: int) -> Tensor:
-        """(n,) False for rows too close to one that stands earlier in the batch and is kept."""
-        close = self._close(offer, batch, batch).triu(1)  # (n, n) earlier x later
-        close[:, :begun] = False
-        earlier = close.cpu().numpy()  # a step of the loop is several times faster than torch's
-        keep = np.ones(len(batch), dtype=bool)
+    def _kept(self, offer: Offer, batch: Tensor, begun: int, most: int) -> Tensor:
+        """The first `begun` rows and those after them not too close to an earlier one; `most`.
+
+        Block by block: rows are compared with those kept so far and within their block.
+        """
+        kept = batch[:begun]
+        for block in torch.split(batch[begun:], BLOCK):
+            if len(kept) >= most:
+                break
+            if len(kept):
+                block = block[~self._close(offer, kept, block).any(0)]
+            kept = torch.cat([kept, block[self._apart(offer, block)]])
+        return kept[:most]
+
+    def _apart(self, offer: Offer, block: Tensor) -> Tensor:
+        """(b,) False for rows too close to one that stands earlier in the block and is kept."""
+        earlier = self._close(offer, block, block).triu(1).cpu().numpy()  # loops faster than torch
+        keep = np.ones(len(block), dtype=bool)
         for i in np.flatnonzero(earlier.any(axis=1)):
             if keep[i]:
                 keep &= ~earlier[i]
-        return torch.from_numpy(keep).to(batch.device)
+        return torch.from_numpy(keep).to(block.device)
 
     def _conflicts(self, offer: Offer, kept: Tensor) -> Tensor:
-        """(k,) True for rows too close to a kept one."""
-        every = torch.arange(len(offer), device=kept.device)
-        parts = [self._close(offer, kept, part).any(0) for part in torch.split(every, 8192)]
-        return torch.cat(parts)
+        """(k,) True for rows that could be chosen, but are too close to a kept one."""
+        conflicts = torch.zeros(len(offer), dtype=torch.bool, device=kept.device)
+        for part in torch.split(offer.free, 8192):
+            conflicts[part] = self._close(offer, kept, part).any(0)
+        return conflicts
 
     def _close(self, offer: Offer, some: Tensor, others: Tensor) -> Tensor:
         """(s, o) True where two rows are too close to be negatives of each other."""

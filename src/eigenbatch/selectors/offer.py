@@ -84,6 +84,14 @@ class Offer:
         mask[self.given] = True
         return mask
 
+    @property
+    def free(self) -> Tensor:
+        """Rows that can be chosen."""
+        taken = self.taken
+        if taken is None:
+            return torch.arange(len(self), device=self.rows.device)
+        return (~taken).nonzero().squeeze(1)
+
     def barring(self, rows: Tensor) -> "Offer":
         """The same offer with further rows (k,) barred."""
         return replace(self, barred=rows if self.barred is None else self.barred | rows)
@@ -225,8 +233,7 @@ def check_offer(offer: Offer, batch_size: int, generator: torch.Generator | None
     check_type(offer, Offer, "offer", ": make one by Offer.of(pool, batch_size)")
     whole(batch_size, "batch_size", least=1)
     check_generator(generator)
-    taken = offer.taken
-    free = len(offer) if taken is None else len(offer) - int(taken.sum())
+    free = len(offer.free)
     if len(offer.given) + free < batch_size:
         raise ShapeError(
             f"the offer has {len(offer.given)} given rows and {free} to choose from, but "
@@ -239,8 +246,7 @@ def mapped(offer: Offer) -> tuple[Tensor, Tensor]:
 
     For searches on a plain matrix; without a given or barred row nothing is copied.
     """
-    taken = offer.taken
-    if taken is None:
-        return offer.anchors, torch.arange(len(offer), device=offer.rows.device)
-    index = torch.cat([offer.given, (~taken).nonzero().squeeze(1)])
+    if offer.taken is None:
+        return offer.anchors, offer.free
+    index = torch.cat([offer.given, offer.free])
     return offer.anchors[index], index
