@@ -65,7 +65,7 @@ SETTINGS: Mapping[Scale, str] = {
 READINGS = (
     "gradient", "certified_lower", "certified_upper", "paper_lower", "paper_upper", "sigma_hat",
     "alignment", "entropy_rank", "participation_ratio", "isotropy_gap", "isotropy_gap_unbiased",
-    "miss", "gradient_variance_bound", "gradient_rolling_variance_bound",
+    "miss", "gradient_force", "gradient_variance_bound", "gradient_rolling_variance_bound",
 )  # fmt: skip
 
 
@@ -87,10 +87,25 @@ def training_chunk(scale: Scale, seed: int, *, recipe: str | None = None, **chan
     base = dict(_BASE[scale])
     if changes.get("data") == "cifar10":
         base = {key: value for key, value in base.items() if key not in _FOLDER_ONLY}
+    if scale == "paper":
+        changes = _changed(name, changes)
     settings = {"recipe": name, **base, **changes, "seed": seed}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     words = [str(settings.get("method", "simclr")), str(settings.get("selector", "random"))]
     return Chunk(f"{'-'.join(words)}-seed-{seed}-{digest}", settings)
+
+
+def _changed(recipe_name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Without settings that the recipe has anyway, so that claims share their runs."""
+    from eigenbatch.runs import flat
+    from eigenbatch.train import recipe, to_plain
+
+    known = flat(to_plain(recipe(recipe_name)))
+    return {
+        name: value
+        for name, value in changes.items()
+        if name in ("method", "selector") or known.get(NAMES.get(name, name)) != value
+    }
 
 
 def moco_chunk(scale: Scale, seed: int, **changes: Any) -> Chunk:

@@ -22,16 +22,16 @@ HOURS = {
 
 
 def chunks(scale: Scale) -> list[Chunk]:
-    """Random and Greedy-64 at three strengths; the default one is shared with other claims."""
+    """Random and Greedy-64 at three strengths; P3, whose accuracy is the target, at the default."""
     both = ("random", "greedy-64")
     return [
-        *policies(scale, both),
+        *policies(scale, (*both, "p3")),
         *(c for s in STRENGTHS if s != 1.0 for c in policies(scale, both, strength=s)),
     ]
 
 
 def judge(rows: list[Row]) -> Verdict:
-    """Time saved at every strength, to 97.8 % of that strength's Random accuracy."""
+    """Time saved at every strength, to one target."""
     savings, gains = _differences(rows)
     return decided(
         {
@@ -42,15 +42,18 @@ def judge(rows: list[Row]) -> Verdict:
         {},
         f"time saved at each strength: {facts.listed(savings)}; "
         f"accuracy: {facts.listed(gains, 'points')}",
-        " ".join(f"At {s:g}: {facts.unreached(*_runs(rows, s))}" for s in STRENGTHS),
+        facts.unreached(rows, _target(rows)),
     )  # fmt: skip
 
 
-def _runs(rows: list[Row], strength: float) -> tuple[list[Row], float]:
-    """The runs of a strength, and its target."""
-    runs = [row for row in rows if row["strength"] == strength]
-    random = facts.grouped(runs, "selector")["random"]
-    return runs, facts.target_of(random, facts.TARGET)
+def _target(rows: list[Row]) -> float:
+    """97.8 % of the final accuracy of P3 at the default strength: the target of wall-clock."""
+    return facts.target_of([row for row in rows if row["selector"] == "p3"], facts.TARGET)
+
+
+def _runs(rows: list[Row], strength: float) -> dict[str, list[Row]]:
+    """The runs of a strength by policy."""
+    return facts.grouped([row for row in rows if row["strength"] == strength], "selector")
 
 
 def _differences(
@@ -58,8 +61,7 @@ def _differences(
 ) -> tuple[dict[float, PairedDifference], dict[float, PairedDifference]]:
     savings, gains = {}, {}
     for strength in STRENGTHS:
-        runs, target = _runs(rows, strength)
-        groups = facts.grouped(runs, "selector")
+        groups, target = _runs(rows, strength), _target(rows)
         both = groups["greedy-64"], groups["random"]
         savings[strength] = facts.saved(*both, facts.time_to(target))
         gains[strength] = facts.gain(*both, facts.accuracy)
@@ -71,8 +73,7 @@ def table(rows: list[Row]) -> Table:
     savings, _ = _differences(rows)
     lines = []
     for strength, (name, printed) in zip(STRENGTHS, HOURS.items(), strict=True):
-        runs, target = _runs(rows, strength)
-        groups = facts.grouped(runs, "selector")
+        groups, target = _runs(rows, strength), _target(rows)
         times = [
             mean_sem(map(facts.time_to(target), groups[one]), unit="s")
             for one in ("random", "greedy-64")
@@ -80,7 +81,7 @@ def table(rows: list[Row]) -> Table:
         ours = (*times, share(savings[strength].mean))
         lines.append((name, tuple(zip(ours, printed, strict=True))))
     return Table(
-        "Time to 97.8 % of the final accuracy of Random at the same strength.",
+        "Time to 97.8 % of the final accuracy of P3 at the default strength.",
         ("Augmentation", "Random", "Greedy-64", "Gain"),
         lines,
     )
@@ -102,9 +103,9 @@ CLAIM = training_claim(
     statement="Greedy-64 saves 14-15 % of the time to the target for weak, default and strong "
     "augmentation.",
     printed="+14 % / +15 % / +14 %",
-    criterion="At each of the three strengths Greedy-64 saves time to 97.8 % of Random's final "
-    "accuracy.",
-    runs="2 policies x 3 strengths",
+    criterion="At each of the three strengths Greedy-64 saves time to 97.8 % of P3's final "
+    "accuracy at the default strength (67.5 of 69.0 %, one target for all).",
+    runs="2 policies x 3 strengths, and P3",
     chunks=chunks,
     judge=judge,
     draw=draw,

@@ -6,13 +6,14 @@ from eigenbatch_paper import training_facts as facts
 from eigenbatch_paper.claim import Chunk, Row, Scale
 from eigenbatch_paper.figures import POLICIES as POLICY_COLOURS
 from eigenbatch_paper.training_chunks import FEWER_SEEDS, policies, training_claim
-from eigenbatch_paper.verdict import Verdict, decided, effect, equal
+from eigenbatch_paper.verdict import Verdict, all_of, decided, effect, equal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WINDOW = "p3-1.05-1.15"
 GREEDY = ("greedy-16", "greedy-64", "greedy-256")
+FASTER = ("greedy-64", "greedy-256")
 
 
 def chunks(scale: Scale) -> list[Chunk]:
@@ -26,7 +27,11 @@ def judge(rows: list[Row]) -> Verdict:
     groups = facts.grouped(rows, "selector")
     target = facts.target_of(groups[WINDOW], facts.CIFAR_TARGET)
     time = facts.time_to(target)
-    saving = facts.saved(groups["greedy-64"], groups["random"], time)
+    savings = {
+        f"{name} against {other}": facts.saved(groups[name], groups[other], time)
+        for name in FASTER
+        for other in ("random", WINDOW)
+    }
     close = facts.gain(groups["greedy-256"], groups[WINDOW], facts.accuracy)
     area = facts.gain(groups["greedy-256"], groups[WINDOW], facts.accuracy_area)
     small = facts.gain(groups["greedy-64"], groups["greedy-16"], facts.accuracy)
@@ -35,14 +40,21 @@ def judge(rows: list[Row]) -> Verdict:
         for name in (WINDOW, *GREEDY)
     }
     return decided(
-        {"Greedy-64 is faster than Random to 90 % of P3's accuracy": effect(saving, 0.25)},
         {
+            "Greedy-64 is faster than Random to 90 % of P3's accuracy": effect(
+                savings["greedy-64 against random"]
+            )
+        },
+        {
+            "Greedy-64 and Greedy-256 are faster than Random and P3": all_of(
+                map(effect, savings.values())
+            ),
             "Greedy-256 ends at P3's accuracy (within a point)": equal(close, within=0.01),
             "Greedy-256 has P3's AUAC (within a point)": equal(area, within=0.01),
             "Greedy-16 is worse than Greedy-64": effect(small),
             "no collapse": not any(facts.collapsed(row) for row in rows),
         },
-        f"Greedy-64 saves {facts.percent(saving)} of the time to {target:.3f}; "
+        f"time saved to {target:.3f}: {facts.listed(savings)}; "
         "final accuracy against Random: " + facts.listed(gains, "points")
         + "; AUAC of the first half: "
         + ", ".join(f"{name} {facts.mean(groups[name], facts.accuracy_area):.3f}"
@@ -92,11 +104,12 @@ def draw(rows: list[Row], figure: "Figure") -> None:
 CLAIM = training_claim(
     name="greedy-cifar",
     section="Greedy vs. Pool-Based Spectral Selection",
-    statement="Greedy-64 and Greedy-256 reach 90 % of P3's accuracy sooner than Random; Greedy-256 "
-    "tracks P3; Greedy-16 is too small; nothing collapses.",
-    printed="up to 25 % less time for Greedy-m at comparable accuracy; 0 collapses",
-    criterion="Greedy-64 saves time against Random to 90 % of P3's final accuracy; and Greedy-256 "
-    "has P3's final accuracy and AUAC over the first half within a point, Greedy-16's accuracy is "
+    statement="Greedy-64 and Greedy-256 reach 90 % of P3's accuracy sooner than Random and P3; "
+    "Greedy-256 tracks P3; Greedy-16 is too small; nothing collapses.",
+    printed="sooner than Random and P3; up to 25 % less time than P3; 0 collapses",
+    criterion="Greedy-64 saves time against Random to 90 % of P3's final accuracy; and "
+    "Greedy-64 and Greedy-256 save time against both Random and P3, Greedy-256 has P3's final "
+    "accuracy and AUAC over the first half within a point, Greedy-16's accuracy is "
     "below Greedy-64's, nothing collapses.",
     runs="5 policies",
     paper_size="5 policies: CIFAR-10, ResNet-18, n=512, k=5120, 400 epochs",
