@@ -15,7 +15,7 @@ from eigenbatch import (
     Random,
     SpectralBatchSampler,
 )
-from eigenbatch.errors import ArgumentTypeError, ParameterError
+from eigenbatch.errors import ArgumentTypeError, NumericalWarning, ParameterError, ShapeError
 
 COVERAGES = ["epoch", "stream", "free"]
 
@@ -109,6 +109,25 @@ class TestEveryCoverage:
 def _fourth(state):
     batch = state["journal"][3].long()
     return batch, *(random_rows(20, seed=3 + t) for t in range(2))
+
+
+@pytest.mark.parametrize("coverage", ["epoch", "stream"])
+def test_a_guard_does_not_end_a_run_in_which_every_sample_is_used(coverage):
+    cache = EmbeddingCache(300, 8)
+    rows = random_rows(300)
+    rows[:150] = rows[-1]  # more copies than there are batches
+    cache.update(torch.arange(300), rows)
+    guarded = NoNearDuplicates(Neighbours(4))
+    sampler = sampler_of(cache, guarded, coverage=coverage, pool_size=60)
+    with pytest.warns(NumericalWarning, match="said once"):
+        batches = list(sampler)
+    sampler.set_epoch(1)
+    batches += list(sampler)  # a second warning would be an error
+    assert [len(set(batch)) for batch in batches] == [20] * 30
+    assert guarded.unkept > 1
+    free = sampler_of(cache, NoNearDuplicates(Neighbours(4), -0.5), coverage="free")
+    with pytest.raises(ShapeError, match='shortfall="fill"'):
+        next(iter(free))
 
 
 def test_an_epoch_of_neighbours_is_a_partition_into_hard_batches():

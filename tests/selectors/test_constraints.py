@@ -4,6 +4,7 @@ import torch
 from clouds import cloud, unit
 from eigenbatch import (
     Greedy,
+    Neighbours,
     NoNearDuplicates,
     OnePerGroup,
     PoolBalanced,
@@ -13,6 +14,7 @@ from eigenbatch import (
 )
 from eigenbatch.errors import NumericalWarning, ParameterError, ShapeError
 from eigenbatch.selectors import AfterBatches, EveryNth
+from eigenbatch.selectors.offer import Offer
 
 
 def generator(seed=0):
@@ -122,6 +124,30 @@ def test_a_shortfall_raises_or_is_filled_with_a_warning():
         chosen = OnePerGroup(Random(), groups, shortfall="fill")(pool, 10, generator=generator())
     assert len(chosen.unique()) == 10
     assert len(groups[chosen[:4]].unique()) == 4
+
+
+def test_filled_batches_are_counted_and_warned_about_once_also_when_bound():
+    rule = OnePerGroup(Random(), torch.arange(40) % 4, shortfall="fill")
+    pool = cloud("random", 40, 8)
+    with pytest.warns(NumericalWarning, match="said once"):
+        rule.bind(torch.arange(40))(pool, 10, generator=generator())
+    rule.bind(torch.arange(40))(pool, 10, generator=generator())  # a warning would be an error
+    rule(pool, 10, generator=generator())
+    assert rule.unkept == 3
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: OnePerGroup(Random(), torch.arange(40) % 4),
+             lambda: NoNearDuplicates(Neighbours(1), 0.9)], ids=["groups", "duplicates"]
+)  # fmt: skip
+def test_an_offer_that_must_be_filled_is_filled_although_shortfalls_raise(make):
+    rows = torch.eye(4).repeat(10, 1)
+    with pytest.raises(ShapeError, match="batch_size is 10"):
+        make().complete(Offer(rows=rows), 10, generator=generator())
+    with pytest.warns(NumericalWarning, match="filled at random"):
+        chosen = make().complete(Offer(rows=rows, must_fill=True), 10, generator=generator())
+    assert len(chosen.unique()) == 10
+    assert len(rows[chosen[:4]].unique(dim=0)) == 4
 
 
 def test_the_state_is_that_of_the_inner_selector():

@@ -58,7 +58,9 @@ class SpectralBatchSampler(BatchSampler):
             `Neighbours` and `Auto` 65,536 samples, and with coverage "free" all of up to 262,144,
             which are searched in place.
         coverage: "epoch": every sample once per epoch; "stream": the same across epoch borders;
-            "free": a fresh random pool for each batch.
+            "free": a fresh random pool for each batch. Rules such as `NoNearDuplicates` and
+            `OnePerGroup` cannot hold where every sample must be used: in "epoch" and "stream" a
+            batch for which too few rows are left is filled, with one warning per run.
         seed: of everything random.
         drop_last: False: "epoch" ends with a short batch; "stream" and "free" have only full
             batches, and then one more than fits into the data.
@@ -259,6 +261,7 @@ class SpectralBatchSampler(BatchSampler):
             batch_size=size,
             most_unknown=math.ceil(share * size),
             in_place=self._in_place,
+            must_fill=self.coverage != "free",
             generator=generator_of(key(BATCH, self._epochs.seed, current.epoch, batch)),
         )
 

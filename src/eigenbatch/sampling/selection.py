@@ -100,6 +100,7 @@ class Request:
     rows: Tensor  # embeddings: of the known ones, in the same order; of all samples, if `whole`
     towers: int
     whole: bool
+    must_fill: bool  # every sample has to be used: a rule that leaves too few rows is relaxed
     generator: torch.Generator
     seconds: float
 
@@ -115,6 +116,7 @@ class Request:
         batch_size: int,
         most_unknown: int,
         in_place: bool,
+        must_fill: bool,
         generator: torch.Generator,
     ) -> "Request":
         """Copy the present embeddings and ages of the candidates from the cache.
@@ -143,6 +145,7 @@ class Request:
             rows=rows,
             towers=cache.towers if completes(selector) else 1,
             whole=whole,
+            must_fill=must_fill,
             generator=generator,
             seconds=time.perf_counter() - start,
         )
@@ -208,6 +211,7 @@ class Request:
             towers=self.towers,
             given=row_of[begun[known[begun]]].to(device),
             barred=None if barred is None else barred.to(device),
+            must_fill=self.must_fill,
         )
         samples = torch.arange(len(self.rows)) if self.whole else self.ids[positions]  # of rows
         choose = selector.bind(samples) if isinstance(selector, Bindable) else selector

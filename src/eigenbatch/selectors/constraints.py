@@ -19,7 +19,8 @@ class OnePerGroup(Rule):
         selector: chooses among the representatives.
         groups: (k,) integers, the group of each row of the pool; or of each sample of the data set
             when a sampler binds the pool's sample ids.
-        shortfall: what to do if there are fewer groups than samples: "raise", or "fill" at random.
+        shortfall: what to do if there are fewer groups than samples: "raise", or "fill" the batch
+            at random and warn once. A sampler that must use every sample always fills.
 
     Examples:
         >>> import torch
@@ -61,9 +62,9 @@ class OnePerGroup(Rule):
                 f"sample {int(ids.max())} has no group: groups has {len(self.groups)} entries, "
                 "one for each sample of the data set is needed"
             )
-        inner = bound(self.selector, ids, of)
-        groups = self.groups[ids.to(self.groups.device)]
-        return OnePerGroup(inner, groups, shortfall=self.shortfall)
+        rule = self._bound(bound(self.selector, ids, of))
+        rule.groups = self.groups[ids.to(self.groups.device)]
+        return rule
 
     def _representatives(self, offer: Offer, generator: torch.Generator | None) -> Tensor:
         """A random row of every group that no given row belongs to."""

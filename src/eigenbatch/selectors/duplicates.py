@@ -41,7 +41,8 @@ class NoNearDuplicates(Rule):
             batch. 0.95 is the margin of NV-Retriever and of `mine_hard_negatives`. It needs two
             towers, or `positive`.
         positive: similarity of positive pairs, where only one tower is cached.
-        shortfall: "raise" if too few rows are left, or "fill" the batch at random and warn.
+        shortfall: "raise" if too few rows are left, or "fill" the batch at random and warn once.
+            A sampler that must use every sample (coverage "epoch" and "stream") always fills.
 
     Examples:
         >>> import torch
@@ -73,13 +74,7 @@ class NoNearDuplicates(Rule):
     def bind(self, ids: Tensor, of: int | None = None) -> Selector:
         """Pass the sample ids on to the inner selector."""
         check_ids(ids, of)
-        return NoNearDuplicates(
-            bound(self.selector, ids, of),
-            self.cosine,
-            relative=self.relative,
-            positive=self.positive,
-            shortfall=self.shortfall,
-        )
+        return self._bound(bound(self.selector, ids, of))
 
     def complete(
         self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None

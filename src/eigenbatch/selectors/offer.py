@@ -12,7 +12,7 @@ from typing import Protocol, TypeGuard, runtime_checkable
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import check_generator, check_tensor, check_type, whole
+from eigenbatch.checks import check_flags, check_generator, check_tensor, check_type, whole
 from eigenbatch.core.precision import no_autocast, unit_rows
 from eigenbatch.errors import ShapeError
 from eigenbatch.selectors.selector import Selector, bound, check_sizes, checked_indices, shuffled
@@ -31,6 +31,8 @@ class Offer:
         towers: 1 or 2.
         given: (g,) rows that are in the batch already.
         barred: (k,) True where a row must not be chosen; None: all may be.
+        must_fill: the batch must be full, because every sample has to be used. A rule that leaves
+            too few rows then fills the batch, also with shortfall="raise".
         products: what `similarity` has computed: a guard asks several times for one batch.
 
     Examples:
@@ -46,6 +48,7 @@ class Offer:
     towers: int = 1
     given: Tensor = field(default_factory=_none)
     barred: Tensor | None = None
+    must_fill: bool = False
     products: dict[tuple[int, ...], Tensor] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -53,6 +56,7 @@ class Offer:
             check_tensor(getattr(self, name), name)
         check_type(self.barred, (Tensor, type(None)), "barred")
         whole(self.towers, "towers", least=1)
+        check_flags(must_fill=self.must_fill)
 
     @classmethod
     def of(cls, pool: Tensor, batch_size: int) -> "Offer":

@@ -1,7 +1,8 @@
 """What rules that compose with any selector share."""
 
 import warnings
-from typing import Any, Literal, get_args
+from copy import copy
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -23,7 +24,10 @@ class Rule:
     """A selector under a rule.
 
     shortfall: what to do when the rule leaves fewer than batch_size rows: "raise", or "fill" the
-        batch with random other rows and warn (a sampler that must use every sample needs that).
+        batch with random other rows and warn. An offer that must be filled is filled in any case:
+        at the end of an epoch that uses every sample, no rule can hold.
+
+    `unkept` counts the batches that were filled. Only the first one is warned about.
     """
 
     def __init__(self, selector: Selector, shortfall: Shortfall) -> None:
@@ -31,6 +35,8 @@ class Rule:
         check_choice(shortfall, get_args(Shortfall), "shortfall")
         self.selector = selector
         self.shortfall = shortfall
+        self.unkept = 0
+        self._counter = self  # bound copies count here
 
     def __call__(
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
@@ -54,6 +60,12 @@ class Rule:
         """How many samples of a batch the inner selector starts from."""
         return seeds_of(self.selector)
 
+    def _bound(self, selector: Selector) -> Self:
+        """The same rule for another inner selector, counting into the same `unkept`."""
+        twin = copy(self)
+        twin.selector = selector
+        return twin
+
     def _filled(
         self,
         kept: Tensor,
@@ -64,9 +76,12 @@ class Rule:
     ) -> Tensor:
         """The rows that keep the rule, and random others; raises if that is not wanted."""
         message = f"{rule} leaves {len(kept)} of {len(offer)} rows, but batch_size is {batch_size}"
-        if self.shortfall == "raise":
+        if self.shortfall == "raise" and not offer.must_fill:
             raise ShapeError(f'{message}: enlarge the pool, or pass shortfall="fill"')
-        warnings.warn(f"{message}: filled at random", NumericalWarning, stacklevel=3)
+        self._counter.unkept += 1
+        if self._counter.unkept == 1:
+            text = "filled at random (said once; `unkept` counts such batches)"
+            warnings.warn(f"{message}: {text}", NumericalWarning, stacklevel=3)
         order = offer.shuffled(generator)
         others = order[~torch.isin(order, kept)]
         return torch.cat([kept, others])[:batch_size]
