@@ -118,7 +118,7 @@ def test_unbound_groups_of_another_size_are_refused():
 
 def test_a_shortfall_raises_or_is_filled_with_a_warning():
     pool, groups = cloud("random", 40, 8), torch.arange(40) % 4
-    with pytest.raises(ShapeError, match="one row per group leaves 4 of 40 rows"):
+    with pytest.raises(ShapeError, match="one row per group leaves 4 of 40 candidates"):
         OnePerGroup(Random(), groups)(pool, 10)
     with pytest.warns(NumericalWarning, match="filled at random"):
         chosen = OnePerGroup(Random(), groups, shortfall="fill")(pool, 10, generator=generator())
@@ -148,6 +148,13 @@ def test_an_offer_that_must_be_filled_is_filled_although_shortfalls_raise(make):
         chosen = make().complete(Offer(rows=rows, must_fill=True), 10, generator=generator())
     assert len(chosen.unique()) == 10
     assert len(rows[chosen[:4]].unique(dim=0)) == 4
+
+
+def test_a_shortfall_counts_candidates_and_not_barred_rows():
+    barred = torch.arange(40) >= 24
+    offer = Offer(rows=torch.eye(4).repeat(10, 1), given=torch.tensor([3]), barred=barred)
+    with pytest.raises(ShapeError, match="leaves 4 of 24 candidates, but batch_size is 10"):
+        NoNearDuplicates(Random(), 0.9).complete(offer, 10, generator=generator())
 
 
 def test_the_state_is_that_of_the_inner_selector():

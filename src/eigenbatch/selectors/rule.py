@@ -75,7 +75,8 @@ class Rule:
         generator: torch.Generator | None,
     ) -> Tensor:
         """The rows that keep the rule, and random others; raises if that is not wanted."""
-        message = f"{rule} leaves {len(kept)} of {len(offer)} rows, but batch_size is {batch_size}"
+        count = len(offer.given) + len(offer.free)
+        message = f"{rule} leaves {len(kept)} of {count} candidates, but batch_size is {batch_size}"
         if self.shortfall == "raise" and not offer.must_fill:
             raise ShapeError(f'{message}: enlarge the pool, or pass shortfall="fill"')
         self._counter.unkept += 1
