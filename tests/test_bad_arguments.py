@@ -218,6 +218,8 @@ def selectors():
             rows[f"{name}.complete"] = (one.complete, given)
             if hasattr(one, "policy"):
                 rows[f"{name}.policy"] = (one.policy, offer)
+            if hasattr(one, "settle"):
+                rows[f"{name}.settle"] = (one.settle, offer)
         if hasattr(one, "bind"):
             rows[f"{name}.bind"] = (one.bind, bind)
         if hasattr(one, "state_dict"):

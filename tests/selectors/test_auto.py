@@ -2,8 +2,17 @@ import pytest
 import torch
 
 from clouds import cloud, unit
-from eigenbatch import Auto, Contrast, infonce
+from eigenbatch import (
+    Auto,
+    Contrast,
+    NoNearDuplicates,
+    OnePerGroup,
+    Random,
+    Schedule,
+    infonce,
+)
 from eigenbatch.errors import ParameterError
+from eigenbatch.selectors import EveryNth
 from eigenbatch.selectors.auto import predicted_miss
 from eigenbatch.selectors.offer import Offer
 
@@ -60,6 +69,27 @@ def test_the_temperature_may_change_during_training():
     tau[0] = 0.001
     misses(selector, offer)
     assert selector.level == 3
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda auto: auto,
+        lambda auto: OnePerGroup(auto, torch.arange(600)),
+        lambda auto: Schedule(Random(), auto, lambda pool: True),
+        lambda auto: EveryNth(auto, 1, Random()),
+    ],
+    ids=["auto", "groups", "schedule", "every nth"],
+)
+def test_under_a_guard_the_dial_turns_once_per_batch_and_by_the_final_batch(wrap):
+    offer = pairs(0.3)
+    selector = Auto(TAU, guard=None)
+    guarded = NoNearDuplicates(wrap(selector), 0.9, shortfall="fill")
+    for seed in range(6):
+        before, selector.target = selector.level, 0.999  # always harder
+        batch = guarded.complete(offer, 32, generator=generator(seed))
+        assert selector.level == min(3, before + 1)
+        assert selector.miss == predicted_miss(offer, batch, TAU)
 
 
 def test_a_restored_dial_chooses_the_same_batches():

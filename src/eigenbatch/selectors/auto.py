@@ -1,17 +1,18 @@
 """From random to hard batches, by the miss that the cache predicts."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import check_entries, is_count, real, whole
+from eigenbatch.checks import check_entries, check_type, is_count, real, whole
 from eigenbatch.core.precision import no_autocast, positive_scalar
 from eigenbatch.errors import ParameterError
 from eigenbatch.selectors.duplicates import NoNearDuplicates
 from eigenbatch.selectors.neighbours import SEARCHED, Neighbours
-from eigenbatch.selectors.offer import Offer, check_offer
+from eigenbatch.selectors.offer import Adjust, Offer, check_offer, complete
 from eigenbatch.selectors.random import Random
 from eigenbatch.selectors.selector import Selector
 
@@ -83,19 +84,29 @@ class Auto:
     ) -> Tensor:
         """Complete a batch at the present level, then adjust the level by its predicted miss."""
         check_offer(offer, batch_size, generator)
+        selector, adjust = self.settle(offer)
+        batch = complete(selector, offer, batch_size, generator=generator)
+        adjust(batch)
+        return batch
+
+    def settle(self, offer: Offer) -> tuple[Selector, Adjust]:
+        """The selector of the present level, and what adjusts the level by the chosen batch."""
+        check_type(offer, Offer, "offer")
         if offer.towers == 1 and self.positive is None:
             raise ParameterError(
                 "Auto predicts the miss from positive pairs: cache both towers, or both views "
                 "(EmbeddingCache(..., towers=2)), or pass positive=, their similarity"
             )
-        selector = self._levels[self.level]
-        batch: Tensor = selector.complete(offer, batch_size, generator=generator)  # type: ignore[attr-defined]
-        if batch_size > 1:
-            tau = self.tau() if callable(self.tau) else self.tau
-            self.miss = predicted_miss(offer, batch, tau, self.positive)
-            step = 1 if self.miss < self.target else -1
-            self.level = min(max(0, self.level + step), len(self._levels) - 1)
-        return batch
+        return self._levels[self.level], partial(self._adjust, offer)
+
+    def _adjust(self, offer: Offer, batch: Tensor) -> None:
+        """One step harder if the miss of the batch is below the target, else one step easier."""
+        if len(batch) < 2:
+            return
+        tau = self.tau() if callable(self.tau) else self.tau
+        self.miss = predicted_miss(offer, batch, tau, self.positive)
+        step = 1 if self.miss < self.target else -1
+        self.level = min(max(0, self.level + step), len(self._levels) - 1)
 
     def state_dict(self) -> dict[str, Any]:
         """The level of the next batch."""

@@ -81,7 +81,15 @@ class NoNearDuplicates(Rule):
     ) -> Tensor:
         """Add rows that are not too close to each other or to the given ones."""
         check_offer(offer, batch_size, generator)
-        inner = settled(self.selector, offer)
+        inner, adjust = settled(self.selector, offer)
+        batch = self._completed(inner, offer, batch_size, generator)
+        adjust(batch)
+        return batch
+
+    def _completed(
+        self, inner: Selector, offer: Offer, batch_size: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """Ask `inner` for a batch and for replacements until no two rows are too close."""
         left, asked, searched, poor = offer, batch_size, 0, False
         while True:
             begun = len(left.given)

@@ -6,6 +6,7 @@ was begun, uses both towers, and is spared the copying and normalising of the po
 Letters: k rows offered, g rows given, n rows of the batch, d dimension of a tower.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeGuard, runtime_checkable
 
@@ -16,6 +17,9 @@ from eigenbatch.checks import check_flags, check_generator, check_tensor, check_
 from eigenbatch.core.precision import no_autocast, unit_rows
 from eigenbatch.errors import ShapeError
 from eigenbatch.selectors.selector import Selector, bound, check_sizes, checked_indices, shuffled
+
+Adjust = Callable[[Tensor], None]
+"""Tells a selector which rows the batch has in the end."""
 
 
 def _none() -> Tensor:
@@ -217,19 +221,21 @@ def allowed_rows(offer: Offer) -> Tensor:
 
 
 @runtime_checkable
-class Switching(Protocol):
-    """A selector that uses one of several for each batch."""
+class Settling(Protocol):
+    """A selector that must be settled before it can be called several times for one batch."""
 
-    def policy(self, offer: Offer) -> Selector:
-        """The one for the next batch; counts as one batch."""
+    def settle(self, offer: Offer) -> tuple[Selector, Adjust]:
+        """What chooses the next batch, and what to call with the chosen one."""
         ...
 
 
-def settled(selector: Selector, offer: Offer) -> Selector:
-    """What to call several times for one and the same batch."""
-    while isinstance(selector, Switching):
-        selector = selector.policy(offer)
-    return selector
+def settled(selector: Selector, offer: Offer) -> tuple[Selector, Adjust]:
+    """What to call several times for one and the same batch, and once with the final batch."""
+    return selector.settle(offer) if isinstance(selector, Settling) else (selector, _nothing)
+
+
+def _nothing(batch: Tensor) -> None:
+    """For selectors that learn nothing from a batch."""
 
 
 def check_offer(offer: Offer, batch_size: int, generator: torch.Generator | None) -> None:

@@ -3,20 +3,19 @@
 from collections import deque
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from eigenbatch.checks import (
     are_numbers,
     check_callable,
     check_entries,
-    check_generator,
     check_type,
     real,
     whole,
 )
 from eigenbatch.errors import ParameterError
-from eigenbatch.selectors.selector import Selector, check_sizes, holds_state_of, restore, state_of
+from eigenbatch.selectors.selector import Selector, holds_state_of, restore, state_of
+from eigenbatch.selectors.switching import Switching
 
 
 class LossPlateau:
@@ -71,7 +70,7 @@ class LossPlateau:
         self._losses = deque(state["losses"], maxlen=2 * self.span)
 
 
-class OnLossPlateau:
+class OnLossPlateau(Switching):
     """`selector` while the loss stands still, `otherwise` while it falls.
 
     The losses are no part of the selector's state: they arrive after a batch was chosen. Save
@@ -100,14 +99,8 @@ class OnLossPlateau:
         self.selector, self.otherwise = selector, otherwise
         self.plateau = LossPlateau() if plateau is None else plateau
 
-    def __call__(
-        self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Choose one batch by the policy in force."""
-        check_sizes(pool, batch_size)
-        check_generator(generator)
-        policy = self.selector if self.plateau.reached else self.otherwise
-        return policy(pool, batch_size, generator=generator)
+    def _policy(self, pool: Tensor) -> Selector:
+        return self.selector if self.plateau.reached else self.otherwise
 
     def state_dict(self) -> dict[str, Any]:
         """The state of both parts."""

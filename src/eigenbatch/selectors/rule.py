@@ -7,9 +7,9 @@ from typing import Any, Literal, Self, get_args
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import check_callable, check_choice
+from eigenbatch.checks import check_callable, check_choice, check_type
 from eigenbatch.errors import NumericalWarning, ShapeError
-from eigenbatch.selectors.offer import Offer, searched_by, seeds_of
+from eigenbatch.selectors.offer import Adjust, Offer, searched_by, seeds_of, settled
 from eigenbatch.selectors.selector import (
     Selector,
     check_state,
@@ -49,6 +49,12 @@ class Rule:
     ) -> Tensor:
         """Complete a batch: rows that are added keep the rule among each other and the given."""
         raise AssertionError("a rule completes a batch")
+
+    def settle(self, offer: Offer) -> tuple[Selector, Adjust]:
+        """The same rule on what the inner selector uses for the next batch."""
+        check_type(offer, Offer, "offer")
+        inner, adjust = settled(self.selector, offer)
+        return self._bound(inner), adjust
 
     @property
     def searched(self) -> int | None:

@@ -1,37 +1,19 @@
 """The paper's practical recipe as composition: one policy, then another once a signal is true."""
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from eigenbatch.checks import (
-    check_callable,
-    check_entries,
-    check_generator,
-    check_type,
-    is_count,
-    is_flag,
-    whole,
-)
+from eigenbatch.checks import check_callable, check_entries, is_count, is_flag, whole
 from eigenbatch.selectors.greedy import Greedy
-from eigenbatch.selectors.offer import Offer, allowed_rows, check_offer, complete
 from eigenbatch.selectors.pool import PoolBalanced
-from eigenbatch.selectors.selector import (
-    Selector,
-    bound,
-    check_ids,
-    check_sizes,
-    holds_state_of,
-    restore,
-    state_of,
-)
+from eigenbatch.selectors.selector import Selector, holds_state_of, restore, state_of
 from eigenbatch.selectors.signals import AfterBatches as AfterBatches
 from eigenbatch.selectors.signals import IsotropyBelow, Signal
+from eigenbatch.selectors.switching import Switching
 
 
-class Schedule:
+class Schedule(Switching):
     """`warmup` until `when` is true for the first time, `then` from that batch on.
 
     The default is the paper's recipe: Pool-P3, then Greedy-64 once the isotropy gap is at most 5 %.
@@ -66,30 +48,6 @@ class Schedule:
             )
         self.switched = False
 
-    def __call__(
-        self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Choose one batch by the policy in force."""
-        check_sizes(pool, batch_size)
-        check_generator(generator)
-        return self._policy(pool)(pool, batch_size, generator=generator)
-
-    def complete(
-        self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Complete one batch by the policy in force."""
-        check_offer(offer, batch_size, generator)
-        return complete(self.policy(offer), offer, batch_size, generator=generator)
-
-    def policy(self, offer: Offer) -> Selector:
-        """The selector of the next batch; counts as one batch."""
-        check_type(offer, Offer, "offer")
-        return self._policy(allowed_rows(offer))
-
-    def bind(self, ids: Tensor, of: int | None = None) -> Selector:
-        """The same schedule for a pool whose row i is sample `ids[i]`."""
-        return _Bound(self._policy, ids, of)
-
     def _policy(self, pool: Tensor) -> Selector:
         if not self.switched:
             self.switched = self.when(pool)
@@ -119,7 +77,7 @@ class Schedule:
         self.switched = state["switched"]
 
 
-class EveryNth:
+class EveryNth(Switching):
     """`selector` once every `every` batches, `otherwise` in between (P2 "to escape flats").
 
     Args:
@@ -142,30 +100,6 @@ class EveryNth:
         self.every = whole(every, "every", least=1)
         self.otherwise = otherwise
         self._seen = 0
-
-    def __call__(
-        self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Choose one batch; the `every`-th, 2 `every`-th, ... come from `selector`."""
-        check_sizes(pool, batch_size)
-        check_generator(generator)
-        return self._policy(pool)(pool, batch_size, generator=generator)
-
-    def complete(
-        self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Complete one batch by the policy in force."""
-        check_offer(offer, batch_size, generator)
-        return complete(self.policy(offer), offer, batch_size, generator=generator)
-
-    def policy(self, offer: Offer) -> Selector:
-        """The selector of the next batch; counts as one batch."""
-        check_type(offer, Offer, "offer")
-        return self._policy(allowed_rows(offer))
-
-    def bind(self, ids: Tensor, of: int | None = None) -> Selector:
-        """The same selectors for a pool whose row i is sample `ids[i]`."""
-        return _Bound(self._policy, ids, of)
 
     def _policy(self, pool: Tensor) -> Selector:
         self._seen += 1
@@ -191,29 +125,3 @@ class EveryNth:
         restore(self.selector, state["selector"])
         restore(self.otherwise, state["otherwise"])
         self._seen = state["seen"]
-
-
-class _Bound:
-    """A policy that is picked when it is asked, then bound to the samples of the pool."""
-
-    def __init__(self, policy: Callable[[Tensor], Selector], ids: Tensor, of: int | None) -> None:
-        check_ids(ids, of)
-        self._policy, self._ids, self._of = policy, ids, of
-
-    def __call__(
-        self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        policy = bound(self._policy(pool), self._ids, self._of)
-        return policy(pool, batch_size, generator=generator)
-
-    def complete(
-        self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        return complete(self.policy(offer), offer, batch_size, generator=generator)
-
-    def policy(self, offer: Offer) -> Selector:
-        return bound(self._policy(allowed_rows(offer)), self._ids, self._of)
-
-    def bind(self, ids: Tensor, of: int | None = None) -> Selector:
-        """For some of the rows it is bound to already."""
-        return _Bound(self._policy, self._ids[ids.to(self._ids.device)], self._of)
