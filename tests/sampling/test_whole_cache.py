@@ -13,9 +13,11 @@ from eigenbatch import (
     Neighbours,
     NoNearDuplicates,
     Random,
+    Schedule,
     SpectralBatchSampler,
 )
 from eigenbatch.errors import ArgumentTypeError, NumericalWarning, ParameterError, ShapeError
+from eigenbatch.selectors import AfterBatches, EveryNth, OnLossPlateau
 
 COVERAGES = ["epoch", "stream", "free"]
 
@@ -43,6 +45,24 @@ def test_neighbours_search_the_whole_cache_unless_told_otherwise():
     larger = EmbeddingCache(2**18 + 1, 4)
     assert sampler_of(larger, Neighbours(), coverage="free").pool_size == 65_536
     assert sampler_of(filled_cache(1000), Neighbours(), coverage="stream").pool_size == 500
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Schedule(Random(), Neighbours(4), AfterBatches(1)),
+        lambda: EveryNth(Neighbours(4), 2, Neighbours(16)),
+        lambda: OnLossPlateau(NoNearDuplicates(Neighbours(4)), Random()),
+        lambda: NoNearDuplicates(Schedule(Schedule(), Neighbours(4))),
+    ],
+    ids=["schedule", "every nth", "plateau", "nested"],
+)
+def test_neighbours_inside_a_schedule_get_the_pool_and_the_seeds_of_neighbours(make):
+    sampler = sampler_of(filled_cache(1000), make())
+    alone = sampler_of(filled_cache(1000), Neighbours(4))
+    assert sampler.pool_size == alone.pool_size
+    assert sampler.max_wait == alone.max_wait
+    assert sampler_of(filled_cache(1000), Schedule()).pool_size == 200  # nothing to search
 
 
 def test_a_batch_of_one_seed_is_a_sample_and_its_nearest_of_all():

@@ -55,8 +55,8 @@ class SpectralBatchSampler(BatchSampler):
         batch_size: samples per batch, over all processes.
         selector: how a batch is chosen, e.g. `Greedy()` or `Neighbours()`.
         pool_size: candidates for a batch, at most all the data; ten batches by default. For
-            `Neighbours` and `Auto` 65,536 samples, and with coverage "free" all of up to 262,144,
-            which are searched in place.
+            `Neighbours` and `Auto`, also inside a schedule or rule, 65,536 samples, and with
+            coverage "free" all of up to 262,144, which are searched in place.
         coverage: "epoch": every sample once per epoch; "stream": the same across epoch borders;
             "free": a fresh random pool for each batch. Rules such as `NoNearDuplicates` and
             `OnePerGroup` cannot hold where every sample must be used: in "epoch" and "stream" a

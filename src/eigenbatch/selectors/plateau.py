@@ -99,6 +99,10 @@ class OnLossPlateau(Switching):
         self.selector, self.otherwise = selector, otherwise
         self.plateau = LossPlateau() if plateau is None else plateau
 
+    @property
+    def _parts(self) -> tuple[Selector, ...]:
+        return self.selector, self.otherwise
+
     def _policy(self, pool: Tensor) -> Selector:
         return self.selector if self.plateau.reached else self.otherwise
 

@@ -48,6 +48,10 @@ class Schedule(Switching):
             )
         self.switched = False
 
+    @property
+    def _parts(self) -> tuple[Selector, ...]:
+        return self.warmup, self.then
+
     def _policy(self, pool: Tensor) -> Selector:
         if not self.switched:
             self.switched = self.when(pool)
@@ -100,6 +104,10 @@ class EveryNth(Switching):
         self.every = whole(every, "every", least=1)
         self.otherwise = otherwise
         self._seen = 0
+
+    @property
+    def _parts(self) -> tuple[Selector, ...]:
+        return self.selector, self.otherwise
 
     def _policy(self, pool: Tensor) -> Selector:
         self._seen += 1

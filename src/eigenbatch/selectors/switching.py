@@ -10,6 +10,8 @@ from eigenbatch.selectors.offer import (
     allowed_rows,
     check_offer,
     complete,
+    searched_by,
+    seeds_of,
     settled,
 )
 from eigenbatch.selectors.selector import Selector, bound, check_ids, check_sizes
@@ -46,6 +48,22 @@ class Switching:
         """The same selector for a pool whose row i is sample `ids[i]`."""
         return _Bound(self, ids, of)
 
+    @property
+    def searched(self) -> int | None:
+        """How many candidates the parts should be offered: the most that one of them asks for."""
+        return max(
+            (n for part in self._parts if (n := searched_by(part)) is not None), default=None
+        )
+
+    @property
+    def seeds(self) -> int | None:
+        """How many samples of a batch the parts start from: the fewest, others draw more."""
+        return min((n for part in self._parts if (n := seeds_of(part)) is not None), default=None)
+
+    @property
+    def _parts(self) -> tuple[Selector, ...]:
+        raise AssertionError("a switching selector names its parts")
+
     def _policy(self, pool: Tensor) -> Selector:
         raise AssertionError("a switching selector picks one of its parts")
 
@@ -60,6 +78,10 @@ class _Bound(Switching):
     def bind(self, ids: Tensor, of: int | None = None) -> Selector:
         """For some of the rows it is bound to already."""
         return _Bound(self._selector, self._ids[ids.to(self._ids.device)], self._of)
+
+    @property
+    def _parts(self) -> tuple[Selector, ...]:
+        return (self._selector,)
 
     def _policy(self, pool: Tensor) -> Selector:
         return bound(self._selector._policy(pool), self._ids, self._of)
