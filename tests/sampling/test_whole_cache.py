@@ -131,6 +131,25 @@ def _fourth(state):
     return batch, *(random_rows(20, seed=3 + t) for t in range(2))
 
 
+class Careless:
+    """Searches the cache in place, but looks at rows that are no candidates."""
+
+    searched, seeds = 65_536, 2
+
+    def __call__(self, pool, batch_size, *, generator=None):
+        return torch.arange(batch_size)
+
+    def complete(self, offer, batch_size, *, generator=None):
+        order = torch.randperm(len(offer), generator=generator)
+        return torch.cat([offer.given, order[~torch.isin(order, offer.given)]])[:batch_size]
+
+
+def test_a_selector_that_adds_barred_rows_is_named():
+    sampler = sampler_of(filled_cache(400), Careless(), pool_size=150)
+    with pytest.raises(ParameterError, match=r"Careless\.complete returned barred rows"):
+        list(sampler)
+
+
 @pytest.mark.parametrize("coverage", ["epoch", "stream"])
 def test_a_guard_does_not_end_a_run_in_which_every_sample_is_used(coverage):
     cache = EmbeddingCache(300, 8)

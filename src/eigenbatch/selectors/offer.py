@@ -15,7 +15,7 @@ from torch import Tensor
 
 from eigenbatch.checks import check_flags, check_generator, check_tensor, check_type, whole
 from eigenbatch.core.precision import no_autocast, unit_rows
-from eigenbatch.errors import ShapeError
+from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.selectors.selector import Selector, bound, check_sizes, checked_indices, shuffled
 
 Adjust = Callable[[Tensor], None]
@@ -202,7 +202,14 @@ def complete(
     """
     if completes(selector):
         chosen = selector.complete(offer, batch_size, generator=generator)
-        return checked_indices(chosen, selector, batch_size, len(offer))
+        chosen = checked_indices(chosen, selector, batch_size, len(offer))
+        if offer.barred is not None and offer.barred[chosen].any():
+            wrong = chosen[offer.barred[chosen]].tolist()
+            raise ParameterError(
+                f"{type(selector).__name__}.complete returned barred rows {wrong!s:.100}: it must "
+                "not add a row where offer.barred is True (offer.free are those it may add)"
+            )
+        return chosen
     back = None if offer.barred is None else (~offer.barred).nonzero().squeeze(1)
     pool = allowed_rows(offer)
     selector = selector if back is None else bound(selector, back, len(offer))
