@@ -180,7 +180,7 @@ def selectors():
         "Greedy": (Greedy(), {"probe": 4, "score": "spectral", "literal": False} | window),
         "Neighbours": (Neighbours(), {"seeds": 2}),
         "Auto": (Auto(0.1, positive=0.8), {"tau": 0.1, "target": 0.5, "seeds": 2, "guard": 0.95,
-                                           "positive": 0.8}),
+                                           "positive": 0.8, "layout": "cross"}),
         "Blend": (Blend(0.5), {"weight": 0.5}),
         "NoNearDuplicates": (NoNearDuplicates(Random()), {
             "selector": Random(), "cosine": 0.9, "relative": 0.9, "positive": 0.9,

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -45,6 +47,30 @@ def test_the_predicted_miss_is_that_of_both_directions():
     assert infonce(Contrast.cross(a, k), TAU).miss.mean() == pytest.approx(
         1 - positive[0].mean().item()
     )
+
+
+def test_the_predicted_miss_of_two_views_is_that_of_nt_xent():
+    offer, batch = pairs(0.5), torch.arange(0, 600, 20)
+    a, k = offer.anchors[batch], offer.keys[batch]
+    expected = infonce(Contrast.paired(a, k), TAU).miss.mean().item()
+    assert predicted_miss(offer, batch, TAU, layout="paired") == pytest.approx(expected)
+    selector = Auto(TAU, layout="paired", guard=None)
+    chosen = selector.complete(offer, 32, generator=generator())
+    exact = infonce(Contrast.paired(offer.anchors[chosen], offer.keys[chosen]), TAU).miss.mean()
+    assert selector.miss == pytest.approx(exact.item())
+
+
+def test_a_miss_far_below_rounding_is_still_a_number():
+    rows = torch.eye(64)
+    offer = Offer(rows=torch.cat([rows, rows], 1), towers=2)
+    expected = torch.tensor(math.log(63) - 1 / 0.05).double().sigmoid().item()
+    assert predicted_miss(offer, torch.arange(64), 0.05) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("tau", [0.0, -1.0, math.nan])
+def test_a_temperature_that_went_wrong_during_training_is_refused(tau):
+    with pytest.raises(ParameterError, match=f"tau must be a finite number above 0, got {tau}"):
+        Auto(lambda: tau).complete(pairs(0.3), 32, generator=generator())
 
 
 def test_where_random_batches_are_easy_the_dial_turns_to_the_hardest():
@@ -114,10 +140,21 @@ def test_the_similarity_of_positives_stands_for_a_second_tower():
     logits = 0.7 * rows @ rows.T / TAU  # a key is 0.7 of its anchor and something else
     expected = 1 - logits.softmax(1).diagonal().mean().item()
     assert predicted_miss(offer, batch, TAU, 0.7) == pytest.approx(expected)
+    own = torch.eye(30) * math.sqrt(1 - 0.7**2)
+    views = Contrast.paired(
+        torch.cat([rows, torch.zeros(30, 30)], 1), torch.cat([0.7 * rows, own], 1)
+    )
+    expected = infonce(views, TAU).miss.mean().item()
+    assert predicted_miss(offer, batch, TAU, 0.7, layout="paired") == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"target": 1.0}, "got 1.0"), ({"seeds": 0}, "at least 1, got 0")]
+    ("options", "message"),
+    [
+        ({"target": 1.0}, "got 1.0"),
+        ({"seeds": 0}, "at least 1, got 0"),
+        ({"layout": "clip"}, "layout"),
+    ],
 )
 def test_bad_options_raise_with_their_values(options, message):
     with pytest.raises(ParameterError, match=message):

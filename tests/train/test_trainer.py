@@ -13,7 +13,9 @@ from PIL import Image
 
 from eigenbatch.errors import RowError, RunError
 from eigenbatch.runs import RunDirectory, read_run
+from eigenbatch.train.assembly import assemble
 from eigenbatch.train.checkpoint_file import load_checkpoint
+from eigenbatch.train.devices import SingleCPU
 from eigenbatch.train.loop import Observer
 from eigenbatch.train.recipes import RECIPES, recipe
 from eigenbatch.train.run import Run
@@ -379,6 +381,13 @@ def test_a_filled_cache_has_both_towers_where_the_selector_asks_for_them(tmp_pat
     run = small("batches.selector=auto", "batches.fill_cache=true", "budget.epochs=1")
     directory = start(run, tmp_path / "run")
     assert read_run(directory.path).finished
+
+
+@pytest.mark.parametrize(("method", "layout"), [("simclr", "paired"), ("moco", "cross")])
+def test_auto_predicts_the_miss_of_the_loss_that_is_trained(method, layout):
+    run = small("batches.selector=auto", f"method={method}", "batches.guard=0.9")
+    selector = assemble(run, SingleCPU()).sampler.selector
+    assert selector.selector.layout == layout
 
 
 def test_p2_on_a_loss_plateau_is_told_the_losses_and_resumes(tmp_path):

@@ -5,7 +5,7 @@ from the layout, never assumed: 2B - 2 for NT-Xent, n - 1 for CLIP, K or K + n -
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from torch import Tensor
 from eigenbatch.checks import check_flags, check_tensor, check_type, whole
 from eigenbatch.core.precision import check_matrix, unit_rows, working_dtype
 from eigenbatch.errors import ShapeError
+
+Layout = Literal["paired", "cross"]
+"""How two matrices are contrasted: as by `Contrast.paired` or as by `Contrast.cross`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

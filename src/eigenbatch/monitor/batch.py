@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch.distributed as dist
 from torch import Tensor
 
 from eigenbatch.checks import check_callable, check_tensor
 from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.contrast import Layout as Layout
 from eigenbatch.core.precision import positive_scalar
 from eigenbatch.errors import ParameterError
 from eigenbatch.monitor.measure import inputs_of
@@ -24,7 +24,6 @@ from eigenbatch.monitor.ranks import (
 
 Temperature = float | Tensor | Callable[[], float | Tensor]
 Views = tuple[Tensor, Tensor]
-Layout = Literal["paired", "cross"]
 
 
 class NotFiniteError(ParameterError):

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import check_entries, check_type, is_count, real, whole
+from eigenbatch.checks import check_choice, check_entries, check_type, is_count, real, whole
+from eigenbatch.core.contrast import Layout
 from eigenbatch.core.precision import no_autocast, positive_scalar
 from eigenbatch.errors import ParameterError
 from eigenbatch.selectors.duplicates import NoNearDuplicates
@@ -38,6 +39,8 @@ class Auto:
             None: no guard.
         positive: similarity of positive pairs, where only one tower is cached. A key is then
             assumed to be its anchor, turned away by that much in a direction of its own.
+        layout: negatives of the loss: "cross", the keys of other samples (CLIP, sentence pairs);
+            "paired", both views of other samples (SimCLR's NT-Xent).
 
     Examples:
         >>> import torch
@@ -56,7 +59,9 @@ class Auto:
         seeds: int = 4,
         guard: float | None = 0.95,
         positive: float | None = None,
+        layout: Layout = "cross",
     ) -> None:
+        check_choice(layout, get_args(Layout), "layout")
         if not callable(tau):
             positive_scalar(tau, "tau")
         if positive is not None and not 0 < real(positive, "positive") <= 1:
@@ -67,7 +72,7 @@ class Auto:
             raise ParameterError(f"target must lie in (0, 1), got {target}")
         self.tau, self.target = tau, target
         self.seeds = whole(seeds, "seeds", least=1)
-        self.guard, self.positive = guard, positive
+        self.guard, self.positive, self.layout = guard, positive, layout
         self.level = 0  # of the next batch; 0 is random
         self.miss: float | None = None  # predicted for the last batch
         counts = [*(count for count in STEPS if count > seeds), seeds]
@@ -103,8 +108,8 @@ class Auto:
         """One step harder if the miss of the batch is below the target, else one step easier."""
         if len(batch) < 2:
             return
-        tau = self.tau() if callable(self.tau) else self.tau
-        self.miss = predicted_miss(offer, batch, tau, self.positive)
+        tau = positive_scalar(self.tau() if callable(self.tau) else self.tau, "tau")
+        self.miss = predicted_miss(offer, batch, tau, self.positive, layout=self.layout)
         step = 1 if self.miss < self.target else -1
         self.level = min(max(0, self.level + step), len(self._levels) - 1)
 
@@ -129,19 +134,31 @@ class Auto:
         return hard if self.guard is None else NoNearDuplicates(hard, self.guard, shortfall="fill")
 
 
-def predicted_miss(offer: Offer, batch: Tensor, tau: float, positive: float | None = None) -> float:
-    """Mean miss of a batch as cached, over both directions of the contrast.
+def predicted_miss(
+    offer: Offer,
+    batch: Tensor,
+    tau: float,
+    positive: float | None = None,
+    *,
+    layout: Layout = "cross",
+) -> float:
+    """Mean miss of a batch as cached, over the anchors of both sides.
 
-    With one tower key j is positive * z_j and a part orthogonal to all anchors, so that its
-    similarity to anchor i is positive * <z_i, z_j>.
+    It is sigmoid(logsumexp over negatives - positive logit), as in `core.infonce`: 1 - p cancels.
+    With one tower key j is positive * z_j and a part orthogonal to all other rows, so that its
+    similarity to anchor i is positive * <z_i, z_j>, and to key i positive^2 * <z_i, z_j>.
     """
     rows = offer.rows.index_select(0, batch)  # (n, w)
+    if offer.towers == 2:
+        anchors, keys = rows.chunk(2, dim=1)
+    else:
+        assert positive is not None
+        anchors, keys = rows, positive * rows
+    misses = []
     with no_autocast(rows):
-        if offer.towers == 2:
-            anchors, keys = rows.chunk(2, dim=1)
-            logits = anchors @ keys.T / tau  # (n, n)
-        else:
-            assert positive is not None
-            logits = positive * (rows @ rows.T) / tau
-    hits = sum(logits.softmax(dim).diagonal().mean() for dim in (0, 1)) / 2
-    return 1 - float(hits)
+        across = anchors @ keys.T / tau  # (n, n)
+        for logits, own in ((across, anchors), (across.T, keys)):
+            negatives = [logits] if layout == "cross" else [logits, own @ own.T / tau]
+            others = torch.cat([part.clone().fill_diagonal_(-torch.inf) for part in negatives], 1)
+            misses.append((others.logsumexp(1) - logits.diagonal()).sigmoid().mean())
+    return float(sum(misses) / 2)

@@ -92,6 +92,7 @@ def assemble(run: Run, fabric: Devices) -> Assembled:
         num_replicas=fabric.world_size,
         rank=fabric.global_rank,
         tau=lambda: method.tau,
+        layout=run.method.layout,
     )
     optimizer = run.optimizer.build(method)
     scheduler = run.schedule.build(

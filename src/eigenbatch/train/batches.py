@@ -9,6 +9,7 @@ from eigenbatch.selectors.names import check_selector, selector_named
 from eigenbatch.train.settings import Config, Range
 
 if TYPE_CHECKING:
+    from eigenbatch.core.contrast import Layout
     from eigenbatch.sampling.cache import EmbeddingCache
     from eigenbatch.sampling.sampler import SpectralBatchSampler
 
@@ -60,15 +61,16 @@ class BatchesConfig(Config):
         num_replicas: int,
         rank: int,
         tau: Callable[[], float],
+        layout: "Layout",
     ) -> "SpectralBatchSampler":
-        """The batch sampler over the cache's samples, for a loss with this temperature."""
+        """The batch sampler over the cache's samples, for a loss of this temperature and layout."""
         from eigenbatch.sampling.sampler import SpectralBatchSampler
         from eigenbatch.selectors.auto import Auto
         from eigenbatch.selectors.duplicates import NoNearDuplicates
 
         selector = selector_named(self.selector)
         if isinstance(selector, Auto):
-            selector.tau = tau
+            selector.tau, selector.layout = tau, layout
         if self.guard is not None:
             selector = NoNearDuplicates(selector, self.guard, shortfall="fill")
         return SpectralBatchSampler(

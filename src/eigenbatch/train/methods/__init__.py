@@ -29,6 +29,7 @@ class MethodConfig(Config):
 
     encoders: ClassVar[int] = 1  # how many the method trains
     pairs: ClassVar[bool] = False  # whether both sides of a pair have an encoder of their own
+    layout: ClassVar[Literal["paired", "cross"]] = "cross"  # how the loss contrasts both views
 
     tau: Positive = 0.2
     dim: Width = 128
@@ -46,6 +47,8 @@ class SimCLRConfig(MethodConfig, name="simclr"):
         whiten_period: alternate raw and whitened batches, so many of each; None: never whiten.
         whiten_after: batches before the first period of raw ones.
     """
+
+    layout: ClassVar[Literal["paired", "cross"]] = "paired"
 
     whiten_period: Count | None = None
     whiten_after: Annotated[int, Range(0, 10**9)] = 0
