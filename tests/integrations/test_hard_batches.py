@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -39,25 +39,32 @@ def model():
 class Noting(MultipleNegativesRankingLoss):
     def __init__(self, trained):
         super().__init__(trained)
-        self.batches = []
+        self.batches, self.evaluated = [], []
 
     def forward(self, sentence_features, labels):
         features = list(sentence_features)
-        self.batches.append(features[0]["input_ids"].tolist())
+        noted = self.batches if torch.is_grad_enabled() else self.evaluated
+        noted.append(features[0]["input_ids"].tolist())
         return super().forward(features, labels)
 
 
-def trainer(path, trained, hard, loss, **options):
-    texts = [f"w{i}" for i in range(SIZE)]
+def pairs(size=SIZE):
+    """Sample i is the word i, twice: the batches that a loss gets are ids."""
+    texts = [f"w{i}" for i in range(size)]
+    return Dataset.from_dict({"anchor": texts, "positive": texts})
+
+
+def trainer(path, trained, hard, loss, *, data=None, evaluate=None, **options):
     args = SentenceTransformerTrainingArguments(
         output_dir=str(path), per_device_train_batch_size=BATCH, batch_sampler=hard, use_cpu=True,
-        report_to="none", disable_tqdm=True, dataloader_drop_last=True, learning_rate=1e-4,
-        **{"num_train_epochs": 3, "save_strategy": "no"} | options,
+        report_to="none", disable_tqdm=True, learning_rate=1e-4, per_device_eval_batch_size=BATCH,
+        **{"dataloader_drop_last": True, "num_train_epochs": 3, "save_strategy": "no"} | options,
     )  # fmt: skip
     return SentenceTransformerTrainer(
         model=trained,
         args=args,
-        train_dataset=Dataset.from_dict({"anchor": texts, "positive": texts}),
+        train_dataset=data or pairs(),
+        eval_dataset=evaluate,
         loss=loss,
         callbacks=[hard],
     )
@@ -82,10 +89,52 @@ def test_batches_become_neighbourhoods_without_extra_passes(tmp_path):
     assert same_group(first) < 0.3
     assert same_group(last) > 0.6
     assert sorted(i for batch in last for i in batch) == list(range(SIZE))  # every sample once
-    for tower in range(2):
-        stored = hard.cache.get(torch.arange(SIZE), tower).float()
-        own = torch.nn.functional.normalize(trained[0].embedding.weight.detach()[:SIZE])
-        assert (stored * own).sum(1).min() > 0.9
+    assert least_similarity(hard.cache, trained) > 0.9
+
+
+def least_similarity(cache, trained):
+    """Of a cached row to the embedding of its own word, in both towers."""
+    own = torch.nn.functional.normalize(trained[0].embedding.weight.detach()[:SIZE])
+    stored = [cache.get(torch.arange(SIZE), tower).float() for tower in range(2)]
+    return min((rows * own).sum(1).min() for rows in stored)
+
+
+EVALUATED = {
+    "larger": {"data": pairs(SIZE // 2), "evaluate": {"one": pairs()}},
+    "not-whole-batches": {"evaluate": {"one": pairs(BATCH + 3)}, "dataloader_drop_last": False},
+    "less-than-a-batch": {"evaluate": {"one": pairs(BATCH - 3)}, "dataloader_drop_last": False},
+    "as-large": {"evaluate": {"one": pairs()}},
+    "two-sets": {"evaluate": {"one": pairs(), "two": pairs(BATCH)}},
+}
+
+
+@pytest.mark.parametrize("options", EVALUATED.values(), ids=EVALUATED)
+def test_evaluation_has_random_batches_and_leaves_training_as_it_is(options, tmp_path):
+    def run(path, **evaluating):
+        trained = model()
+        hard, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
+        trainer(path, trained, hard, loss, **options | evaluating).train()
+        return loss, hard.cache.get(torch.arange(hard.cache.size))
+
+    plain, rows = run(tmp_path / "plain", evaluate=None)
+    loss, same_rows = run(tmp_path / "evaluated", eval_strategy="steps", eval_steps=3)
+    assert loss.batches == plain.batches
+    assert torch.equal(same_rows, rows)
+    times = len(loss.batches) // 3
+    samples = [i for data in options["evaluate"].values() for i in range(len(data))]
+    assert sorted(i for batch in loss.evaluated for i in batch) == sorted(samples * times)
+    assert same_group(loss.evaluated) < 0.3
+
+
+def test_evaluating_first_or_the_training_data_leaves_training_as_it_is(tmp_path):
+    trained, data = model(), pairs()
+    hard, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
+    options = {"eval_strategy": "steps", "eval_steps": 5}
+    made = trainer(tmp_path, trained, hard, loss, data=data, evaluate=data, **options)
+    made.evaluate(pairs(BATCH))  # before it is known what is trained on
+    made.train()
+    assert same_group(loss.batches[-SIZE // BATCH :]) > 0.6
+    assert least_similarity(hard.cache, trained) > 0.9
 
 
 def test_a_resumed_training_begins_with_a_full_cache(tmp_path):
@@ -175,7 +224,39 @@ def test_wrong_arguments_are_named():
         HardBatches(None, Neighbours(1))
     with pytest.raises(ArgumentTypeError, match="selector"):
         HardBatches(model(), 3)
-    hard = HardBatches(model(), Neighbours(1))
-    hard([0] * 10, batch_size=2, drop_last=True)
-    with pytest.raises(ParameterError, match="10 samples, got 20"):
-        hard([0] * 20, batch_size=2, drop_last=True)
+
+
+def test_a_second_training_keeps_the_cache_of_the_same_data(tmp_path):
+    trained, data = model(), pairs()
+    hard, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
+    made = trainer(tmp_path, trained, hard, loss, data=data, num_train_epochs=1)
+    made.train()
+    loss.batches.clear()
+    made.train()
+    assert same_group(loss.batches) > 0.6
+    other = trainer(tmp_path, trained, hard, loss, data=pairs(), num_train_epochs=1)
+    with pytest.raises(ParameterError, match="one HardBatches for each data set"):
+        other.train()
+
+
+def test_several_training_sets_are_refused(tmp_path):
+    trained = model()
+    hard = HardBatches(trained, Neighbours(1))
+    parts = DatasetDict({"one": pairs(), "two": pairs()})
+    with pytest.raises(ParameterError, match="concatenate_datasets"):
+        trainer(tmp_path, trained, hard, Noting(trained), data=parts).train()
+
+
+def test_half_of_the_wiring_is_named(tmp_path, caplog):
+    trained = model()
+    hard = HardBatches(trained, Neighbours(1))
+    only_callback = trainer(tmp_path, trained, hard, Noting(trained))
+    only_callback.args.batch_sampler = "batch_sampler"
+    with pytest.raises(ParameterError, match="batch_sampler=hard"):
+        only_callback.train()
+    only_sampler = trainer(tmp_path, trained, hard, Noting(trained), evaluate=pairs())
+    only_sampler.remove_callback(hard)
+    only_sampler.evaluate()
+    assert "callbacks=[hard]" not in caplog.text
+    only_sampler.train()
+    assert caplog.text.count("callbacks=[hard]") == 1

@@ -89,7 +89,7 @@ def trained():
     sampler = hard(range(SIZE), batch_size=BATCH, drop_last=True)
     loader = Accelerator(cpu=True).prepare(DataLoader(range(SIZE), batch_sampler=sampler))
     state = SimpleNamespace(global_step=0)
-    hard.on_train_begin(SimpleNamespace(output_dir="none"), state, None)
+    hard.on_train_begin(SimpleNamespace(output_dir="none"), state, None, train_dataloader=loader)
     epochs = []
     for _ in range(EPOCHS):
         epochs.append([])

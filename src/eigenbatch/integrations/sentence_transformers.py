@@ -6,15 +6,16 @@ trainer = SentenceTransformerTrainer(model, args, ..., callbacks=[hard])
 """
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import BatchSampler
 
 from eigenbatch.checks import check_callable, check_choice, check_flags, described
 from eigenbatch.errors import ArgumentTypeError, ParameterError
+from eigenbatch.integrations.drawn_batches import DrawnBatches, drawn_batches_of
 from eigenbatch.missing import missing
 from eigenbatch.processes import rank_and_world
 from eigenbatch.sampling.cache import EmbeddingCache
@@ -29,38 +30,15 @@ except ImportError as reason:
 logger = logging.getLogger("eigenbatch")
 
 
-class _Noting(SpectralBatchSampler):
-    """Remembers the batches of an epoch in the order they were drawn."""
-
-    drawn: list[list[int]]
-    consumed = 0  # of this epoch, by this process
-
-    def __iter__(self) -> Iterator[list[int]]:
-        self.drawn, self.consumed = [], 0
-        for ids in super().__iter__():
-            self.drawn.append(ids)
-            yield ids
-
-    def next_ids(self) -> list[int]:
-        """Ids of the batch that this process trains on now.
-
-        accelerate lets every process draw all batches and keeps every world-th for each.
-        """
-        rank, world = rank_and_world()
-        place = self.consumed * world + rank
-        self.consumed += 1
-        return self.drawn[place] if place < len(self.drawn) else []
-
-
 class HardBatches(TrainerCallback):
     """Batch sampler and callback in one: chooses batches by cached anchors and positives.
 
     The first two text columns are two towers of a cache that every training step refreshes, without
     extra forward passes. The first epoch has random batches, unless all samples are encoded before
-    it. Losses that encode a column in several pieces (the Cached... family) cannot be captured; the
-    batches then stay as the cache was, and a warning says so. Cache and sampler are saved in
-    checkpoints; resume with `ignore_data_skip=True`, because the sampler itself continues with the
-    batches that are left.
+    it. Data sets to evaluate have random batches; a DatasetDict to train on is refused. Losses that
+    encode a column in several pieces (the Cached... family) cannot be captured; the batches then
+    stay as the cache was, and a warning says so. Cache and sampler are saved in checkpoints; resume
+    with `ignore_data_skip=True`, because the sampler itself continues with the batches left.
 
     Args:
         model: the SentenceTransformer that is trained.
@@ -89,47 +67,43 @@ class HardBatches(TrainerCallback):
             raise ArgumentTypeError(f"model must be a SentenceTransformer, got {described(model)}")
         self._model, self._dim = model, int(dimension())
         self._selector, self._coverage, self._pool_size = selector, coverage, pool_size
-        self._encode_first, self._dataset = encode_first, None
+        self._encode_first = encode_first
+        self._dataset: Any = None  # that is trained on
         self.cache: EmbeddingCache | None = None
-        self.sampler: _Noting | None = None
+        self.sampler: SpectralBatchSampler | None = None
+        self._batches: DrawnBatches | None = None  # that are trained on
         self._hook: Any = None
         self._captured: list[Tensor] = []
         self._warned = False
 
     def __call__(
-        self, dataset: Any, *, batch_size: int, drop_last: bool, seed: int = 0, **_: Any
-    ) -> SpectralBatchSampler:
-        """The batch sampler of the training data set, as the trainer asks for it."""
-        if self.cache is None:
-            self.cache = EmbeddingCache(len(dataset), self._dim, towers=2)
-        if self.cache.size != len(dataset):
-            raise ParameterError(
-                f"these batches are for a data set of {self.cache.size} samples, got "
-                f"{len(dataset)}: make one HardBatches for each data set"
-            )
-        self._dataset = dataset
-        self.sampler = _Noting(
-            self.cache,
-            batch_size,
-            self._selector,
-            coverage=self._coverage,  # type: ignore[arg-type]
-            pool_size=self._pool_size,
-            seed=seed,
-            drop_last=drop_last,
-            num_replicas=1,
-            rank=0,
+        self,
+        dataset: Any,
+        *,
+        batch_size: int,
+        drop_last: bool,
+        generator: torch.Generator | None = None,
+        seed: int = 0,
+        **_: Any,
+    ) -> BatchSampler:
+        """Batches of a data set, as the trainer asks for them; random if it is to evaluate."""
+        return DrawnBatches(
+            dataset, batch_size, drop_last, model=self._model, generator=generator, seed=seed
         )
-        return self.sampler
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Hook the model; continue from a checkpoint if there is one."""
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any
+    ) -> None:
+        """Choose the batches of the training data, hook the model, continue from a checkpoint."""
         self._release()
+        self._bind(drawn_batches_of(train_dataloader))
+        assert self.cache is not None
+        assert self.sampler is not None
         saved = _state_file(args, state)
-        if state.global_step and saved.is_file() and self.cache is not None:
+        if state.global_step and saved.is_file():
             known = torch.load(saved, weights_only=True)
             self.cache.load_state_dict(known["cache"])
-            if self.sampler is not None:
-                self.sampler.load_state_dict(known["sampler"])
+            self.sampler.load_state_dict(known["sampler"])
         if self._encode_first:
             self._encode_all(quiet=args.disable_tqdm or not state.is_local_process_zero)
         self._hook = self._model.register_forward_hook(self._capture)
@@ -145,9 +119,10 @@ class HardBatches(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Keep cache and sampler in the checkpoint."""
         file = _state_file(args, state)
-        if state.is_world_process_zero and file.parent.is_dir() and self.sampler is not None:
+        if state.is_world_process_zero and file.parent.is_dir() and self._batches is not None:
             assert self.cache is not None
-            drawn = min(self.sampler.consumed * rank_and_world()[1], len(self.sampler.drawn))
+            assert self.sampler is not None
+            drawn = min(self._batches.consumed * rank_and_world()[1], len(self._batches.drawn))
             states = {
                 "cache": self.cache.state_dict(),
                 "sampler": self.sampler.state_dict(drawn),
@@ -158,15 +133,38 @@ class HardBatches(TrainerCallback):
         """Leave the model as it was."""
         self._release()
 
+    def _bind(self, batches: DrawnBatches) -> None:
+        """Let a sampler choose these batches; its cache is kept from one training to the next."""
+        if self.cache is None:
+            self._dataset = batches.dataset
+            self.cache = EmbeddingCache(len(batches.dataset), self._dim, towers=2)
+        elif self._dataset is not batches.dataset:
+            raise ParameterError(
+                f"this HardBatches holds embeddings of another data set, of {self.cache.size} "
+                "samples: make one HardBatches for each data set that is trained on"
+            )
+        self.sampler = batches.chosen = SpectralBatchSampler(
+            self.cache,
+            batches.batch_size,
+            self._selector,
+            coverage=self._coverage,  # type: ignore[arg-type]
+            pool_size=self._pool_size,
+            seed=batches.seed,
+            drop_last=batches.drop_last,
+            num_replicas=1,
+            rank=0,
+        )
+        self._batches = batches
+
     def _capture(self, module: Any, inputs: Any, output: Any) -> None:
         if module.training and torch.is_grad_enabled():
             self._captured.append(output["sentence_embedding"].detach())
 
     def _refresh(self) -> None:
         columns, self._captured = self._captured, []
-        if self.sampler is None or self.cache is None:
+        if self._batches is None or self.cache is None:
             return
-        ids = self.sampler.next_ids()
+        ids = self._batches.next_ids()
         if len(columns) < 2 or any(len(rows) != len(ids) for rows in columns[:2]):
             if not self._warned:
                 self._warned = True

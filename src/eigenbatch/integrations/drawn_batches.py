@@ -1,0 +1,91 @@
+"""The batches that a SentenceTransformerTrainer asks HardBatches for, and those it trained on."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, RandomSampler
+
+from eigenbatch.errors import ParameterError
+from eigenbatch.processes import rank_and_world
+from eigenbatch.sampling.sampler import SpectralBatchSampler
+
+logger = logging.getLogger("eigenbatch")
+
+
+class DrawnBatches(BatchSampler):
+    """Batches of one data set: random ones, or those of a sampler, remembered as they are drawn.
+
+    The trainer asks for batches of every data set, to train and to evaluate. Which of them it
+    trains on is known when training begins: only that one gets a sampler.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        drop_last: bool,
+        *,
+        model: torch.nn.Module,
+        generator: torch.Generator | None,
+        seed: int,
+    ) -> None:
+        super().__init__(RandomSampler(dataset, generator=generator), batch_size, drop_last)
+        self.dataset, self.seed, self._model = dataset, seed, model
+        self.chosen: SpectralBatchSampler | None = None
+        self.drawn: list[list[int]] = []  # of this epoch, since it began or was resumed
+        self.consumed = 0  # of those, by this process
+        self._warned = False
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if self.chosen is None:
+            yield from super().__iter__()
+            self._check_evaluating()
+            return
+        self.drawn, self.consumed = [], 0
+        for ids in self.chosen:
+            self.drawn.append(ids)
+            yield ids
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the trainer before an epoch."""
+        if self.chosen is not None:
+            self.chosen.set_epoch(epoch)
+
+    def next_ids(self) -> list[int]:
+        """Ids of the batch that this process trains on now.
+
+        accelerate lets every process draw all batches and keeps every world-th for each.
+        """
+        rank, world = rank_and_world()
+        place = self.consumed * world + rank
+        self.consumed += 1
+        return self.drawn[place] if place < len(self.drawn) else []
+
+    def _check_evaluating(self) -> None:
+        """The trainer puts a model into evaluation mode before it evaluates."""
+        if self._model.training and not self._warned:
+            self._warned = True
+            logger.warning(
+                "an epoch was trained on random batches, because the trainer does not know that "
+                "HardBatches is also a callback: pass callbacks=[hard]"
+            )
+
+
+def drawn_batches_of(loader: Any) -> DrawnBatches:
+    """Ours among the samplers that the trainer and accelerate put around each other."""
+    sampler = getattr(loader, "batch_sampler", None)
+    while sampler is not None and not isinstance(sampler, DrawnBatches):
+        if hasattr(sampler, "batch_samplers"):
+            raise ParameterError(
+                "HardBatches trains on one Dataset, got a DatasetDict: join its parts with "
+                "datasets.concatenate_datasets(list(parts.values()))"
+            )
+        sampler = getattr(sampler, "batch_sampler", None)
+    if sampler is None:
+        raise ParameterError(
+            "the trainer does not train on the batches of this HardBatches: pass it in the "
+            "training arguments too, batch_sampler=hard, and train on a Dataset with a length"
+        )
+    return sampler
