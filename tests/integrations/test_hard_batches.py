@@ -176,13 +176,13 @@ class StopAt(TrainerCallback):
         control.should_training_stop = state.global_step == self.step
 
 
-def watched(path, *, stop=None, resume=False):
+def watched(path, *, stop=None, resume=False, every=8, **options):
     """Batches, and the states of monitor and cache at the end of a run; stopped or resumed."""
     torch.manual_seed(0)
     trained = model()
     hard, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
     monitor = SpectralMonitor(1 / 20, every=2, quiet=True, strict=True)
-    options = {"save_strategy": "steps", "save_steps": 8, "ignore_data_skip": True}
+    options = {"save_strategy": "steps", "save_steps": every} | options
     made = trainer(path, trained, hard, loss, **options)
     made.add_callback(SpectralTrainerCallback(monitor))
     made.add_callback(StopAt(stop))
@@ -190,14 +190,60 @@ def watched(path, *, stop=None, resume=False):
     return loss.batches, monitor.state_dict(), hard.cache.get(torch.arange(SIZE))
 
 
-def test_a_run_interrupted_in_an_epoch_ends_as_the_whole_one(tmp_path):
+SKIPPING = pytest.mark.parametrize("ignore", [True, False], ids=["sampler-skips", "trainer-skips"])
+
+
+@SKIPPING
+def test_a_run_interrupted_in_an_epoch_ends_as_the_whole_one(ignore, tmp_path):
     batches, state, cached = watched(tmp_path / "whole")
     before, *_ = watched(tmp_path / "parts", stop=8)
-    after, resumed_state, resumed_cached = watched(tmp_path / "parts", resume=True)
+    after, resumed_state, resumed_cached = watched(
+        tmp_path / "parts", resume=True, ignore_data_skip=ignore
+    )
     assert len(batches) == 3 * SIZE // BATCH
     assert before + after == batches
     assert resumed_state == state
     assert torch.equal(resumed_cached, cached)
+
+
+@SKIPPING
+def test_a_run_interrupted_twice_in_an_epoch_ends_as_the_whole_one(ignore, tmp_path):
+    options = {"every": 2, "ignore_data_skip": ignore}
+    batches, state, cached = watched(tmp_path / "whole", **options)
+    first, *_ = watched(tmp_path / "parts", stop=8, **options)
+    second, *_ = watched(tmp_path / "parts", stop=10, resume=True, **options)
+    third, resumed_state, resumed_cached = watched(tmp_path / "parts", resume=True, **options)
+    assert [len(part) for part in (first, second, third)] == [8, 2, 8]
+    assert first + second + third == batches
+    assert resumed_state == state
+    assert torch.equal(resumed_cached, cached)
+
+
+def test_a_run_that_accumulates_gradients_is_resumed_where_it_ended(tmp_path):
+    options = {"every": 1, "gradient_accumulation_steps": 2}
+    batches, _, cached = watched(tmp_path / "whole", **options)
+    before, *_ = watched(tmp_path / "parts", stop=5, **options)
+    after, _, resumed_cached = watched(tmp_path / "parts", resume=True, **options)
+    assert (len(before), len(after)) == (10, 8)
+    assert before + after == batches
+    assert torch.equal(resumed_cached, cached)
+
+
+def test_a_trainer_that_would_skip_other_batches_is_named(tmp_path):
+    watched(tmp_path, stop=8)
+    with pytest.raises(ParameterError, match=r"after 2 .* skip 4,.*ignore_data_skip=True"):
+        watched(tmp_path, resume=True, gradient_accumulation_steps=2)
+
+
+def test_a_checkpoint_without_a_cache_is_named_and_its_ids_stay_right(tmp_path, caplog):
+    watched(tmp_path, stop=8)
+    (tmp_path / "checkpoint-8" / "hard_batches.pt").unlink()
+    trained = model()
+    hard, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
+    trainer(tmp_path, trained, hard, loss).train(resume_from_checkpoint=True)
+    assert "hard_batches.pt" in caplog.text
+    assert len(loss.batches) == 10
+    assert least_similarity(hard.cache, trained) > 0.9
 
 
 class OneColumn(torch.nn.Module):

@@ -36,6 +36,7 @@ class DrawnBatches(BatchSampler):
         self.chosen: SpectralBatchSampler | None = None
         self.drawn: list[list[int]] = []  # of this epoch, since it began or was resumed
         self.consumed = 0  # of those, by this process
+        self._skipped = 0  # of the next iteration, by this process
         self._warned = False
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -43,7 +44,7 @@ class DrawnBatches(BatchSampler):
             yield from super().__iter__()
             self._check_evaluating()
             return
-        self.drawn, self.consumed = [], 0
+        self.drawn, self.consumed, self._skipped = [], self._skipped, 0
         for ids in self.chosen:
             self.drawn.append(ids)
             yield ids
@@ -62,6 +63,30 @@ class DrawnBatches(BatchSampler):
         place = self.consumed * world + rank
         self.consumed += 1
         return self.drawn[place] if place < len(self.drawn) else []
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sampler after the batches that were trained on; a loader draws ahead of them."""
+        assert self.chosen is not None
+        ahead = max(len(self.drawn) - self.consumed * rank_and_world()[1], 0)
+        return self.chosen.state_dict(self.chosen.state_dict()["consumed"] - ahead)
+
+    def skip(self, batches: int) -> None:
+        """The trainer will skip so many batches of each process in the next iteration."""
+        self._skipped = batches
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the sampler; what the trainer will skip is drawn again, as it is recorded."""
+        assert self.chosen is not None
+        if self._skipped:
+            skipped = self._skipped * rank_and_world()[1]
+            if (consumed := state.get("consumed")) != skipped:
+                raise ParameterError(
+                    f"the checkpoint was saved after {consumed} batches of an epoch, but the "
+                    f"trainer would skip {skipped}, perhaps because the number of processes or of "
+                    "accumulated batches was changed: resume with ignore_data_skip=True"
+                )
+            state = state | {"consumed": 0}
+        self.chosen.load_state_dict(state)
 
     def _check_evaluating(self) -> None:
         """The trainer puts a model into evaluation mode before it evaluates."""

@@ -6,6 +6,7 @@ trainer = SentenceTransformerTrainer(model, args, ..., callbacks=[hard])
 """
 
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ class HardBatches(TrainerCallback):
     extra forward passes. The first epoch has random batches, unless all samples are encoded before
     it. Data sets to evaluate have random batches; a DatasetDict to train on is refused. Losses that
     encode a column in several pieces (the Cached... family) cannot be captured; the batches then
-    stay as the cache was, and a warning says so. Cache and sampler are saved in checkpoints; resume
-    with `ignore_data_skip=True`, because the sampler itself continues with the batches left.
+    stay as the cache was, and a warning says so. Cache and sampler are saved in checkpoints: a
+    resumed run continues with the batches that the whole one would have had.
 
     Args:
         model: the SentenceTransformer that is trained.
@@ -97,13 +98,8 @@ class HardBatches(TrainerCallback):
         """Choose the batches of the training data, hook the model, continue from a checkpoint."""
         self._release()
         self._bind(drawn_batches_of(train_dataloader))
-        assert self.cache is not None
-        assert self.sampler is not None
-        saved = _state_file(args, state)
-        if state.global_step and saved.is_file():
-            known = torch.load(saved, weights_only=True)
-            self.cache.load_state_dict(known["cache"])
-            self.sampler.load_state_dict(known["sampler"])
+        if state.global_step:
+            self._resume(args, state, len(train_dataloader))
         if self._encode_first:
             self._encode_all(quiet=args.disable_tqdm or not state.is_local_process_zero)
         self._hook = self._model.register_forward_hook(self._capture)
@@ -121,12 +117,7 @@ class HardBatches(TrainerCallback):
         file = _state_file(args, state)
         if state.is_world_process_zero and file.parent.is_dir() and self._batches is not None:
             assert self.cache is not None
-            assert self.sampler is not None
-            drawn = min(self._batches.consumed * rank_and_world()[1], len(self._batches.drawn))
-            states = {
-                "cache": self.cache.state_dict(),
-                "sampler": self.sampler.state_dict(drawn),
-            }
+            states = {"cache": self.cache.state_dict(), "sampler": self._batches.state_dict()}
             torch.save(states, file)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -155,6 +146,23 @@ class HardBatches(TrainerCallback):
             rank=0,
         )
         self._batches = batches
+
+    def _resume(self, args: Any, state: Any, batches: int) -> None:
+        """Continue from a checkpoint, in an epoch of so many batches for each process."""
+        assert self._batches is not None
+        assert self.cache is not None
+        if not args.ignore_data_skip:  # then the trainer skips what was trained on
+            each = args.gradient_accumulation_steps
+            self._batches.skip(state.global_step % math.ceil(batches / each) * each)
+        saved = _state_file(args, state)
+        if not saved.is_file():
+            logger.warning(
+                "there is no %s: the run is resumed without the embeddings of the one before", saved
+            )
+            return
+        known = torch.load(saved, weights_only=True)
+        self.cache.load_state_dict(known["cache"])
+        self._batches.load_state_dict(known["sampler"])
 
     def _capture(self, module: Any, inputs: Any, output: Any) -> None:
         if module.training and torch.is_grad_enabled():
