@@ -240,7 +240,7 @@ def stateful():
                                             "dtype": torch.float16, "device": "cpu", "path": None}),
         "EmbeddingCache.age": (made.age, {"ids": IDS}),
         "EmbeddingCache.fill": (made.fill, {"embed": lambda z: z, "loader": [(IDS, Z)],
-                                            "progress": None}),
+                                            "progress": False}),
         "EmbeddingCache.get": (made.get, {"ids": IDS, "tower": 0}),
         "EmbeddingCache.load_state_dict": (made.load_state_dict, {"state": made.state_dict()}),
         "EmbeddingCache.update": (made.update, {"ids": IDS, "z": Z, "second": None}),

@@ -1,5 +1,8 @@
 """Batches of neighbours, searched in the whole cache and in every coverage."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 from sampling_toys import Recording, filled_cache, random_rows
@@ -269,6 +272,61 @@ class TestFill:
         cache = EmbeddingCache(50, 6, towers=2)
         cache.fill(lambda batch: (batch[0], -batch[0]), self.loader())
         assert torch.equal(cache.get(range(50)), -cache.get(range(50), tower=1))
+
+    def test_a_list_is_a_pair_too(self):
+        cache = EmbeddingCache(50, 6, towers=2)
+        cache.fill(lambda batch: [batch[0], -batch[0]], self.loader())
+        assert torch.equal(cache.get(range(50)), -cache.get(range(50), tower=1))
+
+    @pytest.mark.parametrize(
+        ("embed", "error", "message"),
+        [
+            (lambda batch: batch[0].tolist(), ArgumentTypeError, "embed must return"),
+            (lambda batch: batch[0].numpy(), ArgumentTypeError, "ndarray of shape"),
+            (lambda batch: None, ArgumentTypeError, "got None"),
+            (lambda batch: batch[0][:5], ShapeError, r"shape \(5, 6\) for 8 ids"),
+        ],
+        ids=["rows", "array", "nothing", "too few"],
+    )
+    def test_what_embed_returned_is_named_if_it_is_no_embedding(self, embed, error, message):
+        with pytest.raises(error, match=message):
+            EmbeddingCache(50, 6).fill(embed, self.loader())
+
+    def test_repeated_ids_are_counted_once(self):
+        cache, seen = EmbeddingCache(4, 3), []
+        batches = [(torch.tensor([0, 0, 1]), random_rows(3, 3))]
+        assert cache.fill(lambda z: z, batches, progress=lambda *c: seen.append(c)) == 2
+        assert seen == [(2, 4)]
+
+    def test_a_bar_of_tqdm_follows_the_known_rows(self, monkeypatch):
+        bars = []
+
+        class Bar:
+            def __init__(self, *, total, initial, **options):
+                self.total, self.n, self.closed = total, initial, False
+                bars.append(self)
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *error):
+                self.closed = True
+
+            def update(self, count):
+                self.n += count
+
+        monkeypatch.setitem(sys.modules, "tqdm.auto", SimpleNamespace(tqdm=Bar))
+        cache = EmbeddingCache(50, 6)
+        cache.update(range(8), random_rows(8, 6))
+        assert cache.fill(lambda batch: batch[0], self.loader()) == 42
+        assert [(bar.total, bar.n, bar.closed) for bar in bars] == [(50, 50, True)]
+        cache.fill(lambda batch: batch[0], self.loader(), progress=False)
+        assert len(bars) == 1
+
+    def test_without_tqdm_nothing_is_shown(self, monkeypatch, capfd):
+        monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+        assert EmbeddingCache(50, 6).fill(lambda batch: batch[0], self.loader()) == 50
+        assert capfd.readouterr() == ("", "")
 
     def test_a_loader_without_ids_is_named(self):
         with pytest.raises(ArgumentTypeError, match="loader must yield"):

@@ -202,18 +202,20 @@ class EmbeddingCache:
         embed: Embed,
         loader: Iterable[tuple[Any, Any]],
         *,
-        progress: Progress | None = None,
+        progress: Progress | bool = True,
     ) -> int:
         """Embed all samples that are unknown, in one pass without gradients.
 
         With a filled cache the first batch is selected already. A pass that was interrupted
-        continues where it was: batches whose rows are all known are not embedded.
+        continues where it was: batches whose rows are all known are not embedded. Nothing is sent
+        to other processes: give each of them all the data, not a share (see docs/sampler.md).
 
         Args:
             embed: from a batch to its embeddings (n, dim), or a pair of them with two towers. Put
                 the model into evaluation mode before.
             loader: yields (ids, batch), as `DataLoader(IndexedDataset(data), batch_size=256)`.
-            progress: called after every batch with the number of known rows and of all.
+            progress: True: a progress bar, if tqdm is installed; False: none; or a function that
+                is called after every batch with the number of known rows and of all.
 
         Returns:
             How many rows were added.
