@@ -15,7 +15,13 @@ from eigenbatch.monitor.parts import Course, Placed
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.rule import SYMPTOMS
 from eigenbatch.monitor.rules import RULES
-from eigenbatch.monitor.thresholds import DOMINANCE, EARLY_STEPS, LASTING, MOMENTUM_STEPS
+from eigenbatch.monitor.thresholds import (
+    DOMINANCE,
+    EARLY_STEPS,
+    EASY_MISS,
+    LASTING,
+    MOMENTUM_STEPS,
+)
 from eigenbatch.monitor.unreadable import unreadable
 
 
@@ -340,6 +346,10 @@ def test_a_positive_is_not_asked_to_beat_an_older_key_of_its_own_sample() -> Non
 def test_a_reading_says_whether_selection_would_pay() -> None:
     assert "raise the force about" in easy_batches().selection
     assert "hard already" in read(*healthy_views(), tau=0.5).selection
+    anchors = normalize(samples(seed=4))
+    blunt = read_batch(Contrast.cross(anchors[:64], anchors[:64]), 0.25)
+    assert blunt.softmax.miss > EASY_MISS
+    assert blunt.selection.startswith(f"Miss {blunt.softmax.miss:.2f} because of the temperature")
     assert "queue" in queue_unlike_keys().selection
 
 

@@ -88,12 +88,19 @@ def test_where_random_batches_are_hard_they_stay_random():
 
 
 def test_the_temperature_may_change_during_training():
-    offer, tau = pairs(0.2), [100.0]
+    offer, tau = pairs(2.0), [0.07]
     selector = Auto(lambda: tau[0])
     misses(selector, offer)
     assert selector.level <= 1
-    tau[0] = 0.001
-    misses(selector, offer)
+    tau[0] = 1e-6
+    before = misses(selector, offer)
+    tau[0] = 100.0
+    assert misses(selector, offer) > before
+
+
+def test_a_large_temperature_does_not_hide_that_batches_are_easy():
+    selector = Auto(100.0)
+    misses(selector, pairs(0.2))
     assert selector.level == 3
 
 

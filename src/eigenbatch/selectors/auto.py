@@ -20,15 +20,19 @@ from eigenbatch.selectors.selector import Selector
 STEPS = (64, 16)
 """Seeds of the batches between random ones and the hardest."""
 
+SHARP = 0.07
+"""At larger temperatures the miss is large even where every positive is the most similar of all
+(translations at tau 0.3: miss 0.81, yet neighbours gain). So hardness is judged at this one."""
+
 
 class Auto:
     """Hard batches where random ones are easy, random batches where they are hard already.
 
-    The miss is the share of the softmax that negatives get. Where it is near 1, the composition of
-    batches does not matter; where it is small, harder batches make larger gradients. From both
-    cached towers, or both views, the miss of a batch is computed before the batch is used. Below
-    `target` the next batch is one step harder, above it one step easier: random, then neighbours of
-    64, 16 and `seeds` seeds.
+    The miss is the share of the softmax that negatives get. From both cached towers, or both views,
+    the miss of a batch is computed before the batch is used. Below `target` the next batch is one
+    step harder, above it one step easier: random, then neighbours of 64, 16 and `seeds` seeds. A
+    temperature above 0.07 makes the miss large without making the batch hard: there it is
+    compared with the target as it would be at 0.07.
 
     Args:
         tau: temperature of the loss, or a function that returns it if it is learned.
@@ -109,8 +113,10 @@ class Auto:
         if len(batch) < 2:
             return
         tau = positive_scalar(self.tau() if callable(self.tau) else self.tau, "tau")
-        self.miss = predicted_miss(offer, batch, tau, self.positive, layout=self.layout)
-        step = 1 if self.miss < self.target else -1
+        predicted = partial(predicted_miss, offer, batch, layout=self.layout)
+        self.miss = predicted(tau, self.positive)
+        judged = self.miss if tau <= SHARP else predicted(SHARP, self.positive)
+        step = 1 if judged < self.target else -1
         self.level = min(max(0, self.level + step), len(self._levels) - 1)
 
     def state_dict(self) -> dict[str, Any]:

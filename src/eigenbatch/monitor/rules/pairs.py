@@ -74,8 +74,14 @@ def easy_batches(reading: "Reading") -> Answer | None:
 
 def selection_pays(reading: "Reading") -> bool:
     """Whether negatives of a batch could be so much harder that gradients grow."""
-    easy = reading.queue is None and reading.softmax.miss <= limit.EASY_MISS
-    return easy and reading.negatives.hard_force_ratio >= limit.HARDER_FORCE
+    if reading.queue is not None:
+        return False
+    negatives = reading.negatives
+    small = reading.softmax.miss <= limit.EASY_MISS
+    if small and negatives.hard_force_ratio >= limit.HARDER_FORCE:
+        return True
+    blunt = negatives.solved_share >= limit.EASY_SHARE and not small
+    return blunt and negatives.hard_force_ratio >= limit.LARGER_FORCE
 
 
 def selection_outlook(reading: "Reading") -> str:
@@ -83,6 +89,12 @@ def selection_outlook(reading: "Reading") -> str:
     miss, ratio = reading.softmax.miss, reading.negatives.hard_force_ratio
     if reading.queue is not None:
         return "Most negatives come from the queue: batch composition matters little here."
+    if selection_pays(reading) and miss > limit.EASY_MISS:
+        return (
+            f"Miss {miss:.2f} because of the temperature: {reading.negatives.solved_share:.0%} of "
+            "positives beat all negatives, so random batches are easy; batches of neighbours would "
+            f"raise the force about {ratio:.1f}x."
+        )
     if selection_pays(reading):
         return (
             f"Miss {miss:.3f}: random batches are easy; batches of neighbours would have a miss of "
