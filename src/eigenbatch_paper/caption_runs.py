@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from eigenbatch.errors import DataError
@@ -66,7 +67,7 @@ def compute_head(chunk: Chunk, place: Place) -> list[Row]:
         drop_last=True,
     )
     curve: dict[str, list[float]] = {"steps": [], "times": [], "mrr": []}
-    misses, step, outside = [], 0, 0.0
+    misses, solved, step, outside = [], [], 0, 0.0
     while step < total:
         sampler.set_epoch(step // len(sampler))
         for ids in sampler:
@@ -82,6 +83,7 @@ def compute_head(chunk: Chunk, place: Place) -> list[Row]:
             step += 1
             if step > total // 2:
                 misses.append(float(1 - logits.detach().softmax(1).diagonal().mean()))
+                solved.append(float((logits.argmax(1) == target).double().mean()))
             if step % EVALUATE_EVERY == 0:
                 paused = time.process_time()
                 curve["steps"].append(float(step))
@@ -91,7 +93,7 @@ def compute_head(chunk: Chunk, place: Place) -> list[Row]:
                 outside += time.process_time() - paused
             if step == total:
                 break
-    return [{**chunk.settings, **curve, "miss": sum(misses) / len(misses)}]
+    return [{**chunk.settings, **curve, "miss": fmean(misses), "solved": fmean(solved)}]
 
 
 def _two_of(captions: "Tensor", generator: "Generator") -> tuple["Tensor", "Tensor"]:

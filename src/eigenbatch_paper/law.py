@@ -1,4 +1,7 @@
-"""One picture of all settings: what batches of neighbours gain, against the miss of random ones.
+"""One picture of all settings: what batches of neighbours gain, where random ones are how hard.
+
+Hard means: some positives do not beat all negatives. The miss is printed beside it; it also depends
+on the temperature.
 
     python -m eigenbatch_paper.law runs/reproduce/small law.png
 
@@ -9,6 +12,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
@@ -37,15 +41,17 @@ class Setting:
     name: str
     rows: Sequence[Row]
     score: Callable[[Row], float]
+    solved: Callable[[Row], float]
     miss: Callable[[Row], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A policy in a setting: its paired gain over Random, and the miss of Random's batches."""
+    """A policy in a setting: its paired gain over Random, and how hard Random's batches are."""
 
     setting: str
     policy: str
+    unsolved: float  # positives that do not beat all negatives
     miss: float
     gain: PairedDifference
 
@@ -54,16 +60,16 @@ def settings(folder: Path) -> list[Setting]:
     """Those of the claims that are found below `folder`."""
     found = []
     for n, rows in grouped(_rows(folder, "hard-batches"), "batch_size").items():
-        found.append(Setting(f"translations, n = {n}", rows, _mrr, _miss))
+        found.append(Setting(f"translations, n = {n}", rows, _mrr, _solved, _miss))
     for tau, rows in grouped(_rows(folder, "miss-law"), "tau").items():
-        found.append(Setting(f"translations, n = 64, tau = {tau}", rows, _mrr, _miss))
+        found.append(Setting(f"translations, n = 64, tau = {tau}", rows, _mrr, _solved, _miss))
     for data, rows in grouped(_rows(folder, "guarded-batches"), "data").items():
         plain = [row for row in rows if not row.get("guard")]
-        found.append(Setting(f"translations, {data}", plain, _mrr, _miss))
+        found.append(Setting(f"translations, {data}", plain, _mrr, _solved, _miss))
     if rows := _rows(folder, "caption-batches"):
-        found.append(Setting("captions", rows, _mrr, _miss))
+        found.append(Setting("captions", rows, _mrr, _solved, _miss))
     if rows := _rows(folder, "similar-batches"):
-        found.append(Setting("pictures", rows, _accuracy, _second_half))
+        found.append(Setting("pictures", rows, _accuracy, *_READINGS))
     return found
 
 
@@ -73,20 +79,22 @@ def points(found: Sequence[Setting]) -> list[Point]:
     for setting in found:
         groups = grouped(setting.rows, "selector")
         random = {row["seed"]: row for row in groups.pop("random", [])}
-        misses = [miss for row in random.values() if isfinite(miss := setting.miss(row))]
+        known = [row for row in random.values() if isfinite(setting.solved(row))]
         for policy in COLOURS:
             treated = [row for row in groups.get(policy, []) if row["seed"] in random]
-            if treated and misses:
+            if treated and known:
                 gain = paired_difference(
                     [setting.score(row) for row in treated],
                     [setting.score(random[row["seed"]]) for row in treated],
                 )
-                made.append(Point(setting.name, policy, fmean(misses), gain))
+                unsolved = 1 - fmean(map(setting.solved, known))
+                miss = fmean(map(setting.miss, known))
+                made.append(Point(setting.name, policy, unsolved, miss, gain))
     return made
 
 
 def draw(made: Sequence[Point], figure: "Figure") -> None:
-    """Gain in points over the miss, with 95 % intervals where there are enough seeds."""
+    """Gain in points over hardness, with 95 % intervals where there are enough seeds."""
     axes = figure.subplots()
     axes.axhline(0, color=FAINT, lw=0.8)
     for policy, colour in COLOURS.items():
@@ -94,9 +102,9 @@ def draw(made: Sequence[Point], figure: "Figure") -> None:
         for point in some:
             if point.gain.enough:
                 ends = [100 * point.gain.low, 100 * point.gain.high]
-                axes.plot([point.miss] * 2, ends, color=colour, lw=1.5)
+                axes.plot([point.unsolved] * 2, ends, color=colour, lw=1.5)
         axes.plot(
-            [point.miss for point in some],
+            [point.unsolved for point in some],
             [100 * point.gain.mean for point in some],
             "o",
             color=colour,
@@ -106,12 +114,12 @@ def draw(made: Sequence[Point], figure: "Figure") -> None:
     for point in sorted(made, key=lambda point: -point.gain.mean):
         if point.policy == "neighbours-4":
             height = min(100 * point.gain.mean, height - APART)
-            axes.text(point.miss + 0.015, height, point.setting, fontsize=7, va="center")
-    axes.set_xlim(0, 1)
+            axes.text(point.unsolved + 0.01, height, point.setting, fontsize=7, va="center")
+    axes.set_xlim(-0.01, None)
     tidy(
         axes,
         "Similar batches pay where random ones are easy",
-        "miss of random batches, second half of the run",
+        "positives that do not beat all negatives of a random batch, share, second half of the run",
         "final score against Random, points",
     )
     axes.legend(frameon=False, fontsize=8)
@@ -135,13 +143,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figure = Figure(figsize=(6.5, 4), layout="constrained")
     draw(made, figure)
     figure.savefig(chosen.picture, dpi=150)
-    print("| setting | policy | miss of Random | gain, points | seeds |")
-    print("| --- | --- | --- | --- | --- |")
+    print("| setting | policy | beaten positives of Random | its miss | gain, points | seeds |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for point in made:
         gain = point.gain
         ends = f" ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})" if gain.enough else ""
         print(
-            f"| {point.setting} | {point.policy} | {point.miss:.2f} "
+            f"| {point.setting} | {point.policy} | {point.unsolved:.1%} | {point.miss:.2f} "
             f"| {100 * gain.mean:+.1f}{ends} | {gain.pairs} |"
         )
 
@@ -165,9 +173,16 @@ def _accuracy(row: Row) -> float:
     return float(row["final_accuracy"])
 
 
-def _second_half(row: Row) -> float:
-    values = row["readings"].get("miss") or [float("nan")]  # older records have none
+def _solved(row: Row) -> float:
+    return float(row.get("solved", "nan"))  # older records have none
+
+
+def _second_half(name: str, row: Row) -> float:
+    values = row["readings"].get(name) or [float("nan")]
     return fmean(values[len(values) // 2 :])
+
+
+_READINGS = (partial(_second_half, "solved_share"), partial(_second_half, "miss"))
 
 
 if __name__ == "__main__":

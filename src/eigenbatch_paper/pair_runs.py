@@ -61,7 +61,12 @@ def compute(chunk: Chunk, place: Place) -> list[Row]:
     resume = directory.manifest.exists()
     train(run_of(chunk, place), directory.path, resume=resume, devices=1)
     run = read_run(directory.path, clock="seconds" if torch.cuda.is_available() else "cpu_seconds")
-    curve, miss = run.series["mrr"], run.series["spectral/miss"].value
+    curve = run.series["mrr"]
+    late = {
+        name: float(values[len(values) // 2 :].mean())  # second half of the run
+        for name in ("miss", "solved_share")
+        for values in [run.series[f"spectral/{name}"].value]
+    }
     return [
         {
             **chunk.settings,
@@ -69,7 +74,8 @@ def compute(chunk: Chunk, place: Place) -> list[Row]:
             "times": curve.seconds.tolist(),
             "mrr": curve.value.tolist(),
             "recall_at_1": run.final("recall_at_1"),
-            "miss": float(miss[len(miss) // 2 :].mean()),  # second half of the run
+            "miss": late["miss"],
+            "solved": late["solved_share"],
         }
     ]
 

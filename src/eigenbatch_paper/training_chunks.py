@@ -65,7 +65,8 @@ SETTINGS: Mapping[Scale, str] = {
 READINGS = (
     "gradient", "certified_lower", "certified_upper", "paper_lower", "paper_upper", "sigma_hat",
     "alignment", "entropy_rank", "participation_ratio", "isotropy_gap", "isotropy_gap_unbiased",
-    "miss", "gradient_force", "gradient_variance_bound", "gradient_rolling_variance_bound",
+    "miss", "solved_share", "gradient_force", "gradient_variance_bound",
+    "gradient_rolling_variance_bound",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The picture of gain against miss, from stored rows."""
+"""The picture of gain against hardness, from stored rows."""
 
 import json
 
@@ -15,8 +15,8 @@ def store(folder, claim, rows):
 
 def rows(miss, gains, **settings):
     return [
-        {"selector": name, "seed": seed, "mrr": [0.1, 0.5 + gain + 1e-4 * seed], "miss": miss}
-        | settings
+        {"selector": name, "seed": seed, "mrr": [0.1, 0.5 + gain + 1e-4 * seed], "miss": miss,
+         "solved": 1 - miss / 2} | settings
         for name, gain in {"random": 0.0, **gains}.items() for seed in range(3)
     ]  # fmt: skip
 
@@ -27,12 +27,14 @@ def test_every_setting_is_a_point_for_each_policy(tmp_path, capsys):
     store(tmp_path, "caption-batches", rows(0.6, {"neighbours-4": 0.0}))
     law.main([str(tmp_path), str(tmp_path / "law.png")])
     printed = capsys.readouterr().out
-    assert "| translations, n = 64 | neighbours-4 | 0.03 | +5.0 (+5.0 to +5.0) | 3 |" in printed
-    assert "| captions | neighbours-4 | 0.60 | +0.0" in printed
+    assert (
+        "| translations, n = 64 | neighbours-4 | 1.5% | 0.03 | +5.0 (+5.0 to +5.0) | 3 |" in printed
+    )
+    assert "| captions | neighbours-4 | 30.0% | 0.60 | +0.0" in printed
     assert (tmp_path / "law.png").stat().st_size > 10_000
 
 
-def test_pictures_without_a_reading_of_the_miss_are_left_out(tmp_path, capsys):
+def test_pictures_without_a_reading_are_left_out(tmp_path, capsys):
     row = {"selector": "random", "seed": 0, "final_accuracy": 0.4, "readings": {}}
     store(tmp_path, "similar-batches", [row, row | {"selector": "neighbours-4"}])
     assert law.points(law.settings(tmp_path)) == []
