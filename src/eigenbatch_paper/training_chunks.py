@@ -211,7 +211,10 @@ def trained(chunk: Chunk, place: Place, **arguments: Any) -> "RunRecord":
 def short_run(
     chunk: Chunk, place: Place, *, steps: int, observers: Sequence["Observer"] = ()
 ) -> "RunRecord":
-    """The record of the first steps of the chunk's run; always trained from the beginning."""
+    """The record of the first steps of the chunk's run; always trained from the beginning.
+
+    In a directory of its own: another claim may be training the whole run.
+    """
     import shutil
 
     from eigenbatch.train import Observer, Step, Training
@@ -220,8 +223,9 @@ def short_run(
         def on_step(self, training: Training, step: Step) -> None:
             training.stop = training.step >= steps
 
-    shutil.rmtree(place.runs / chunk.name, ignore_errors=True)
-    return trained(chunk, place, observers=[*observers, Stop()])
+    beginning = Chunk(f"{chunk.name}-first-{steps}", chunk.settings)
+    shutil.rmtree(place.runs / beginning.name, ignore_errors=True)
+    return trained(beginning, place, observers=[*observers, Stop()])
 
 
 class TrainingFacts(TypedDict):

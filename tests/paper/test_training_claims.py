@@ -354,8 +354,11 @@ def test_alignment_is_judged_by_a_linear_fit(power, left, outcome):
 def test_a_short_run_of_alignment_starts_afresh(tmp_path):
     chunk = claim("alignment-gradient").chunks("smoke")[0]
     place = Place(tmp_path)
+    whole = tmp_path / chunk.name  # of a claim that trains the same run to its end
+    whole.mkdir()
     first = claim("alignment-gradient").compute(chunk, place)
     assert claim("alignment-gradient").compute(chunk, place) == first
+    assert list(whole.iterdir()) == []
 
 
 @pytest.mark.parametrize(("value", "outcome"), [

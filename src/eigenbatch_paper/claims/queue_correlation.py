@@ -26,7 +26,7 @@ CLOSE = 1.1  # "remains close to 1"
 def chunks(scale: Scale) -> list[Chunk]:
     """The first steps of MoCo."""
     return [
-        Chunk(f"{c.name}-first-{STEPS[scale]}", {**c.settings, "steps": STEPS[scale]})
+        Chunk(c.name, {**c.settings, "steps": STEPS[scale]})
         for c in (moco_chunk(scale, seed) for seed in range(FEWER_SEEDS[scale]))
     ]
 
