@@ -14,8 +14,8 @@ class Neighbours:
     """Batches of similar samples: each of `seeds` random samples brings its nearest ones.
 
     Similar samples are hard negatives of each other. They pay where random batches are easy
-    (the miss is small: sentence pairs, CLIP-like training), and do nothing where random batches
-    are hard already. Few seeds make hard batches, many seeds easier ones.
+    (nearly all positives beat all negatives: sentence pairs, CLIP-like training), and not where
+    random batches are hard already. Few seeds make hard batches, many seeds easier ones.
 
     With two towers a neighbour is a hard negative, `<anchor_i, key_j>`, in the mean of both
     directions. If rows are in the batch already, the first of them are the seeds. The picks take
