@@ -73,7 +73,7 @@ def table(rows: list[Row]) -> Table:
             f"{facts.mean(runs, lambda row: float(row['selection_share'])):.1%} of the time",
             f"peak sigma {mean_sem(map(facts.peak_sigma, runs), digits=2)}",
         )
-        cells = ((stage, ""), *zip(ours, printed, strict=True))
+        cells = (("as printed", stage), *zip(ours, printed, strict=True))
         lines.append((facts.LABELS[name], cells))
     return Table(
         "Trade-offs; more stars are better.",

@@ -79,7 +79,7 @@ def table(rows: list[Row]) -> Table:
         lines.append((name, tuple(zip(ours, printed, strict=True))))
     return Table(
         f"Epochs to {facts.MOCO_TARGET:.1%} of the final accuracy of Random, {target:.3f}.",
-        ("Method", "Supervised", "Accuracy, %", "Epochs to the target"),
+        ("Method", "Supervised", "kNN accuracy, % (printed: top-1)", "Epochs to the target"),
         lines,
     )
 
