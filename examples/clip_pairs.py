@@ -34,6 +34,7 @@ def pairs() -> tuple[torch.Tensor, torch.Tensor]:
 def train(selector: Random | Neighbours, seed: int, run: Recorder) -> None:
     torch.manual_seed(seed)
     pictures, captions = pairs()
+    new = pictures[TRAINING:], captions[TRAINING:]  # never trained on
     image = nn.Sequential(nn.Linear(PIXELS, 256), nn.ReLU(), nn.Linear(256, DIMENSION))
     words = nn.EmbeddingBag(SLOTS * CHOICES, 64, mode="sum")
     text = nn.Sequential(words, nn.ReLU(), nn.Linear(64, DIMENSION))
@@ -41,9 +42,8 @@ def train(selector: Random | Neighbours, seed: int, run: Recorder) -> None:
     cache = EmbeddingCache(TRAINING, DIMENSION, towers=2)
     sampler = SpectralBatchSampler(cache, BATCH, selector, seed=seed)
     monitor = SpectralMonitor(TAU, every=100, quiet=True)
-    target = torch.arange(BATCH)
-    step = 0
-    run.log(step, mrr=retrieval(image(pictures[TRAINING:]), text(captions[TRAINING:])))
+    target, step = torch.arange(BATCH), 0
+    run.log(step, epoch=0, mrr=retrieval(image, text, *new))
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
         for ids in sampler:
@@ -58,12 +58,13 @@ def train(selector: Random | Neighbours, seed: int, run: Recorder) -> None:
             step += 1
             run.log(step, epoch=epoch, loss=loss.detach())
             run.reading(monitor(z1, z2, layout="cross"))
-        run.log(step, mrr=retrieval(image(pictures[TRAINING:]), text(captions[TRAINING:])))
+        run.log(step, epoch=epoch + 1, mrr=retrieval(image, text, *new))
 
 
-def retrieval(pictures: torch.Tensor, captions: torch.Tensor) -> float:
+@torch.no_grad()
+def retrieval(image: nn.Module, text: nn.Module, pictures: torch.Tensor, captions: torch.Tensor):
     """Mean reciprocal rank of the picture that belongs to a caption."""
-    scores = normalize(captions) @ normalize(pictures).T  # (m, m)
+    scores = normalize(text(captions)) @ normalize(image(pictures)).T  # (m, m)
     return (1 / (scores >= scores.diagonal()[:, None]).sum(1)).mean().item()
 
 
