@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from accelerate import Accelerator
+from accelerate import Accelerator, skip_first_batches
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -82,24 +82,57 @@ class Words(nn.Module):
         return {"sentence_embedding": self.rows[features["ids"]]}
 
 
-def trained():
-    """Ids that this process trains on, epoch by epoch, and all that were drawn in the last."""
+def begun(directory, step=0):
+    """Model, batches and loader of a training that begins, or is resumed after `step` steps."""
     model = Words()
     hard = HardBatches(model, Neighbours(1))
     sampler = hard(range(SIZE), batch_size=BATCH, drop_last=True)
     loader = Accelerator(cpu=True).prepare(DataLoader(range(SIZE), batch_sampler=sampler))
-    state = SimpleNamespace(global_step=0)
-    hard.on_train_begin(SimpleNamespace(output_dir="none"), state, None, train_dataloader=loader)
-    epochs = []
-    for _ in range(EPOCHS):
-        epochs.append([])
-        for ids in loader:
-            for _ in range(2):
-                model({"ids": ids})
-            hard.on_step_end(None, state, None)
-            epochs[-1].append(ids.tolist())
+    args = SimpleNamespace(
+        output_dir=directory, ignore_data_skip=False, gradient_accumulation_steps=1
+    )
+    state = SimpleNamespace(global_step=step, is_world_process_zero=dist.get_rank() == 0)
+    hard.on_train_begin(args, state, None, train_dataloader=loader)
+    return model, hard, sampler, loader, args, state
+
+
+def steps(model, hard, loader, state):
+    """Ids that this process trains on, step by step."""
+    for ids in loader:
+        for _ in range(2):
+            model({"ids": ids})
+        state.global_step += 1
+        hard.on_step_end(None, state, None)
+        yield ids.tolist()
+
+
+def trained(directory):
+    """Ids that this process trains on, epoch by epoch, and all that were drawn in the last."""
+    model, hard, sampler, loader, _, state = begun(directory)
+    epochs = [list(steps(model, hard, loader, state)) for _ in range(EPOCHS)]
     hard.on_train_end(None, state, None)
     return {"epochs": epochs, "drawn": sampler.drawn, "cached": hard.cache.get(torch.arange(SIZE))}
+
+
+def interrupted(directory, *stops):
+    """As `trained`, with two epochs; in the second the training is saved and resumed at `stops`."""
+    model, hard, _, loader, args, state = begun(directory)
+    first = list(steps(model, hard, loader, state))
+    second = []
+    for stop in (*stops, SIZE // BATCH // 2):
+        for ids in steps(model, hard, loader, state):
+            second.append(ids)
+            if len(second) == stop:
+                break
+        if dist.get_rank() == 0:
+            (directory / f"checkpoint-{state.global_step}").mkdir(parents=True)
+        hard.on_save(args, state, None)
+        dist.barrier()
+        if stop in stops:
+            model, hard, _, loader, args, state = begun(directory, state.global_step)
+            loader = skip_first_batches(loader, stop)
+            loader.set_epoch(1)
+    return {"epochs": [first, second], "cached": hard.cache.get(torch.arange(SIZE))}
 
 
 def work(rank, port, directory):
@@ -111,7 +144,12 @@ def work(rank, port, directory):
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    results = {"watch": watched(rank, directory), "hard": trained()}
+    results = {
+        "watch": watched(rank, directory),
+        "hard": trained(directory),
+        "whole": interrupted(directory / "whole"),
+        "parts": interrupted(directory / "parts", 2, 3),
+    }
     torch.save(results, directory / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -167,3 +205,10 @@ def test_hard_batches_of_two_processes_become_neighbourhoods(both):
         random, *_, chosen = results["hard"]["epochs"]
         assert same_group(random) < 0.4
         assert same_group(chosen) > 0.7
+
+
+def test_hard_batches_resumed_twice_in_an_epoch_are_those_of_the_whole_one(both):
+    for results in both:
+        assert len(results["whole"]["epochs"][1]) == SIZE // BATCH // 2
+        assert results["parts"]["epochs"] == results["whole"]["epochs"]
+        assert torch.equal(results["parts"]["cached"], results["whole"]["cached"])
