@@ -353,6 +353,10 @@ def test_a_reading_says_whether_selection_would_pay() -> None:
     assert "queue" in queue_unlike_keys().selection
 
 
+def test_an_unreadable_batch_says_nothing_about_selection() -> None:
+    assert unreadable("row 3 is NaN", "certified").selection is None
+
+
 @pytest.mark.parametrize("groups", [1, 64])
 def test_the_prediction_for_hard_batches_is_near_what_neighbours_give(groups: int) -> None:
     """Within a factor of two, for isotropic and for grouped samples; random ones are easier."""

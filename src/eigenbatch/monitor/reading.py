@@ -92,9 +92,9 @@ class Reading:
         return diagnose(self)
 
     @property
-    def selection(self) -> str:
-        """Whether it would pay to select which samples share a batch, in one sentence."""
-        return selection_outlook(self)
+    def selection(self) -> str | None:
+        """Whether it would pay to select which samples share a batch; None if it was unreadable."""
+        return None if self.failure is not None else selection_outlook(self)
 
     def scalars(self) -> dict[str, float]:
         """Every number under "spectral/...", for any logger; absent ones are left out."""
