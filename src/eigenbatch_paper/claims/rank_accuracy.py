@@ -59,8 +59,8 @@ def judge(rows: list[Row]) -> Verdict:
         "selector has a part in it. With RankMe of the features of all training images the "
         f"correlation is {features[1]:+.2f} ({features[0]:+.2f} to {features[2]:+.2f}); over the "
         f"checkpoints of a run {np.mean(within):+.2f}, where time changes both whether or not "
-        "one causes the other. No rank can exceed the dimension of the embeddings: the printed 790 to 960 "
-        "cannot be those of d = 256.",
+        "one causes the other. No rank can exceed the dimension of the embeddings: the printed 790 "
+        "to 960 cannot be those of d = 256.",
     )
 
 
