@@ -5,7 +5,8 @@ processor with the same instructions the numbers must be bit-identical; elsewher
 differently and losses must agree to a thousandth. Two runs were recorded again: the one with
 whitening when the lengths of rows began to be summed in float64, which moved its losses by less
 than 1e-6; the one with "clustered-4" and coverage "stream" when neighbours began to complete the
-batch that the longest-waiting samples begin, instead of ignoring them.
+batch that the longest-waiting samples begin, instead of ignoring them, and when rows began to be
+used in place, which draws missing seeds from another order.
 """
 
 import hashlib

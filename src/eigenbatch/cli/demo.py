@@ -90,7 +90,7 @@ def _comparison(letters: "Letters", folder: Path, terminal: Terminal) -> "Compar
 
     selectors: dict[str, Callable[[], Any]] = {
         "random": Random,
-        "auto": lambda: Auto(TAU, target=0.7),
+        "auto": lambda: Auto(TAU),
     }
     warn = _warner(terminal)
     done: dict[tuple[str, int], float] = {}
