@@ -115,7 +115,7 @@ def draw(made: Sequence[Point], figure: "Figure") -> None:
         if point.policy == "neighbours-4":
             height = min(100 * point.gain.mean, height - APART)
             axes.text(point.unsolved + 0.01, height, point.setting, fontsize=7, va="center")
-    axes.set_xlim(-0.01, None)
+    axes.set_xlim(-0.01, 1.2 * max(point.unsolved for point in made))
     tidy(
         axes,
         "Similar batches pay where random ones are easy",
