@@ -12,7 +12,7 @@ from eigenbatch.monitor.measure import read_batch
 
 GENERATOR = torch.Generator().manual_seed(0)
 Z1 = torch.randn(64, 16, generator=GENERATOR)
-Z2 = Z1 + 0.6 * torch.randn(64, 16, generator=GENERATOR)
+Z2 = Z1 + 0.9 * torch.randn(64, 16, generator=GENERATOR)
 TAU = 0.2
 
 

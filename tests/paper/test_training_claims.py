@@ -304,7 +304,7 @@ def test_coverage_modes_are_judged_one_by_one():
 
 def test_augmentation_is_judged_at_every_strength():
     def rows(strong):
-        return [
+        return policies({"p3": 1.0}, strength=1.0) + [
             row
             for strength, speed in ((0.5, 1.17), (1.0, 1.17), (1.5, strong))
             for row in policies({"random": 1.0, "greedy-64": speed}, strength=strength)
