@@ -2,7 +2,16 @@ import pytest
 import torch
 
 from clouds import cloud, unit
-from eigenbatch import Blend, Greedy, Neighbours, NoNearDuplicates, OnePerGroup, PoolMax, Random
+from eigenbatch import (
+    Blend,
+    Greedy,
+    Neighbours,
+    NoNearDuplicates,
+    OnePerGroup,
+    PoolBalanced,
+    PoolMax,
+    Random,
+)
 from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.selectors import AfterBatches, EveryNth, Schedule
 from eigenbatch.selectors.offer import Offer, complete, distinct
@@ -29,7 +38,9 @@ COMPLETING = {
     "grouped": OnePerGroup(Neighbours(2), torch.arange(60)),
     "schedule": Schedule(Random(), Greedy(), AfterBatches(0)),
     "every_nth": EveryNth(Neighbours(2), 1, Random()),
-    "p1, which cannot": PoolMax(),
+    "p1": PoolMax(),
+    "p3": PoolBalanced(),
+    "p1_of_any_norm, which cannot": PoolMax(normalize=False),
 }
 
 

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from clouds import cloud
+from clouds import cloud, unit
 from eigenbatch import PoolBalanced, PoolMax, PoolMin, participation_ratio
 from eigenbatch.errors import ParameterError
+from eigenbatch.selectors.offer import Offer
 from eigenbatch.selectors.pool import candidate_ranks
 
 
@@ -71,6 +72,16 @@ def test_p3_takes_the_nearest_candidate_when_none_is_inside_the_window():
     chosen = PoolBalanced(window=(1.0, 1.0001))(pool, 10, generator=generator())
     ranks = [participation_ratio(pool[c]) for c in partition(pool, 10)]
     assert participation_ratio(pool[chosen]) == pytest.approx(min(ranks))
+
+
+def test_a_batch_that_was_begun_is_scored_as_a_whole():
+    rows, given = unit(cloud("anisotropic", 100, 6)), torch.tensor([4, 90, 33, 7])
+    free = torch.tensor([i for i in range(100) if i not in given])
+    parts = partition(rows[free], 6)[:10]  # 10 batches of 10, as without given rows
+    candidates = [torch.cat([given, free[part]]) for part in parts]
+    ranks = [participation_ratio(rows[c]) for c in candidates]
+    chosen = PoolMax().complete(Offer(rows=rows, given=given), 10, generator=generator())
+    assert torch.equal(chosen, candidates[int(np.argmax(ranks))])
 
 
 def test_general_norms_weigh_long_rows_more():

@@ -390,8 +390,9 @@ def test_auto_predicts_the_miss_of_the_loss_that_is_trained(method, layout):
     assert selector.selector.layout == layout
 
 
-def test_p2_on_a_loss_plateau_is_told_the_losses_and_resumes(tmp_path):
-    run = small("batches.selector=p2-flat", "batches.coverage=free")
+@pytest.mark.parametrize("guard", ["none", "0.999"])
+def test_p2_on_a_loss_plateau_is_told_the_losses_and_resumes(tmp_path, guard):
+    run = small("batches.selector=p2-flat", "batches.coverage=free", f"batches.guard={guard}")
     whole = start(run, tmp_path / "whole")
     start(run, tmp_path / "cut", observers=[StopAfter(7)])
     cut = start(run, tmp_path / "cut", resume=True)

@@ -165,8 +165,14 @@ class CompletingSelector(Selector, Completing, Protocol):
 
 
 def completes(selector: object) -> TypeGuard["CompletingSelector"]:
-    """Whether `complete` is what this selector does: not if a subclass changed only `__call__`."""
+    """Whether to call `complete`.
+
+    Not if a subclass changed only `__call__`, nor for a selector with `normalize=False`, because
+    the rows of an offer are on the unit sphere.
+    """
     if not hasattr(selector, "complete"):  # isinstance of a protocol takes 40 microseconds
+        return False
+    if not getattr(selector, "normalize", True):
         return False
     for kind in type(selector).__mro__:
         if "complete" in vars(kind):

@@ -1,6 +1,7 @@
 """Pool policies P1, P2, P3: score random candidate batches by their effective rank, keep one.
 
 The candidates are a random partition of the pool into k // n batches (section "Greedy vs. Pool").
+Rows that are in the batch already belong to every candidate, and the rest of the pool is parted.
 Scores are trace-only: R = (tr H)^2 / ||H||_F^2 on the smaller Gram of each batch (Algorithm 1).
 """
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from eigenbatch.checks import are_numbers, check_entries, check_flags, described, real
 from eigenbatch.core.precision import accumulation_dtype, no_autocast
 from eigenbatch.errors import ArgumentTypeError, ParameterError
+from eigenbatch.selectors.offer import Offer, check_offer
 from eigenbatch.selectors.selector import check_pool, shuffled, unit_pool
 
 MEMORY = 1000
@@ -30,10 +32,21 @@ class _Partition:
     def __call__(
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
+        """Choose one batch."""
         rows = (unit_pool if self.normalize else check_pool)(pool, batch_size)
-        count = len(rows) // batch_size
-        order = shuffled(len(rows), generator, rows.device)
-        candidates = order[: count * batch_size].view(count, batch_size)  # (c, n)
+        return self.complete(Offer(rows=rows), batch_size, generator=generator)
+
+    def complete(
+        self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Choose among batches that all begin with the given rows (first tower)."""
+        check_offer(offer, batch_size, generator)
+        rows, given, free = offer.anchors, offer.given, offer.free
+        count = (len(given) + len(free)) // batch_size
+        missing = batch_size - len(given)
+        order = free[shuffled(len(free), generator, rows.device)]
+        parts = order[: count * missing].view(count, missing)
+        candidates = torch.cat([given.expand(count, -1), parts], dim=1)  # (c, n)
         ranks = candidate_ranks(rows[candidates])  # (c,)
         return candidates[self._choice(ranks, min(batch_size, rows.shape[1]))]
 

@@ -13,6 +13,7 @@ from eigenbatch.runs.reader import flat
 from eigenbatch.runs.record import Mark
 from eigenbatch.runs.recorder import Recorder
 from eigenbatch.selectors.plateau import OnLossPlateau
+from eigenbatch.selectors.rule import Rule
 from eigenbatch.selectors.selector import Stateful
 from eigenbatch.train.assembly import Assembled, assemble
 from eigenbatch.train.checkpoint import Checkpoint
@@ -131,8 +132,11 @@ def _fit(
 ) -> None:
     parts: dict[str, Stateful] = {"cache": assembled.cache, "monitor": assembled.monitor}
     watched: list[Observer] = [RefreshCache(assembled.cache)]
-    if isinstance(assembled.sampler.selector, OnLossPlateau):
-        plateau = parts["losses"] = assembled.sampler.selector.plateau
+    selector = assembled.sampler.selector
+    while isinstance(selector, Rule):
+        selector = selector.selector
+    if isinstance(selector, OnLossPlateau):
+        plateau = parts["losses"] = selector.plateau
         watched.append(TellLoss(plateau))
     mark = (lambda: recorder.mark) if recorder is not None else None
     checkpoint = Checkpoint(directory.checkpoint, assembled.sampler, parts, mark=mark)
