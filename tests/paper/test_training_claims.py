@@ -285,6 +285,21 @@ def test_time_to_the_plateau_is_judged_by_mean_curves_of_other_seeds(gain, outco
     assert not used & {c.settings["seed"] for c in claim("plateau-time").chunks("small")}
 
 
+@pytest.mark.parametrize(("auto", "neighbours", "outcome"), [
+    (0.0, 0.02, "reproduced"), (0.0, -0.05, "holds under stated conditions"),
+    (-0.05, 0.0, "does not reproduce"),
+])  # fmt: skip
+def test_hard_batches_on_pictures_are_judged_on_each_set(auto, neighbours, outcome):
+    gains = {"random": 0.0, "auto": auto, "neighbours-4": neighbours}
+    rows = [
+        curve(seed, selector=policy, data=data, final=0.5 + (gain if data == "cifar10" else 0.0))
+        for data in ("folder", "cifar10")
+        for policy, gain in gains.items()
+        for seed in range(3)
+    ]
+    assert claim("picture-batches").judge(rows).outcome == outcome
+
+
 def test_coverage_modes_are_judged_one_by_one():
     def rows(gains):
         return [
