@@ -27,6 +27,8 @@ from eigenbatch.selectors.diversity import trace_after_adding
 from eigenbatch.selectors.selector import shuffled
 
 Rows = NDArray[np.floating]
+WIDTH = 16
+"""Columns of a large product: as many as a processor does at once. 12 take longer than 16."""
 
 
 @dataclass(slots=True)
@@ -151,29 +153,35 @@ def _whole_pool(rows: Rows, first: NDArray[np.int64], batch_size: int) -> NDArra
     squares = np.zeros(k, dtype=rows.dtype)
     watched = max(64, k // 8)
     while count < batch_size:
-        squares += _square_sums(rows, rows[picks[applied:count]])
+        squares += _square_sums(rows, _widened(rows[picks[applied:count]]))
         squares[picks[applied:count]] = np.inf
         applied = count
         # Nothing outside `near` can beat `bound` before the next refresh.
         near, bound = _smallest(squares, min(watched, k))
-        nearby, scores = rows[near], squares[near]
-        cosines = np.empty_like(scores)
-        while count < batch_size:
-            j = scores.argmin()
+        nearby, scores = torch.from_numpy(rows[near]), squares[near]
+        cosines = torch.empty(len(near), dtype=nearby.dtype)
+        added = cosines.numpy()  # the same memory
+        while count < min(applied + WIDTH, batch_size):
+            j = int(scores.argmin())
             if scores[j] > bound:
                 break
             picks[count] = near[j]
             count += 1
-            np.einsum("ij,j->i", nearby, nearby[j], out=cosines)  # one thread
-            np.multiply(cosines, cosines, out=cosines)
-            np.add(scores, cosines, out=scores)
+            torch.mv(nearby, nearby[j], out=cosines)
+            np.multiply(added, added, out=added)
+            np.add(scores, added, out=scores)
             scores[j] = np.inf
-        # About a dozen picks between refreshes: enough for a matrix product to pay.
-        if count - applied < 8:
-            watched = min(2 * watched, k)
-        elif count - applied > 24:
-            watched = max(64, watched // 2)
+        if count - applied < 3 * WIDTH // 4:
+            watched = min(3 * watched // 2, k)
+        elif count - applied == WIDTH:
+            watched = max(64, 5 * watched // 6)
     return picks
+
+
+def _widened(picked: Rows) -> Rows:
+    """With rows of zeros, which change no sum, up to a multiple of WIDTH."""
+    missing = -len(picked) % WIDTH
+    return np.concatenate([picked, np.zeros((missing, picked.shape[1]), dtype=picked.dtype)])
 
 
 def _smallest(squares: Rows, count: int) -> tuple[NDArray[np.intp], float]:
