@@ -38,6 +38,41 @@ def misses(selector, offer, batches=12):
     return selector.miss
 
 
+def test_batches_stay_random_while_held_out_pairs_are_hard():
+    seen, hard, apart = pairs(0.1), pairs(3.0, 128), unit(cloud("random", 128, 32))
+    selector = Auto(TAU)
+    misses(selector, seen)
+    assert selector.level > 0
+    assert selector.held_out(apart, apart, 32) < selector.target
+    misses(selector, seen)
+    assert selector.level > 0
+    unseen = selector.held_out(5 * hard.anchors, hard.keys, 32)  # of any length
+    assert unseen == selector.unseen_miss >= selector.target
+    misses(selector, seen)
+    assert selector.level == 0
+    other = Auto(TAU)
+    other.load_state_dict(selector.state_dict())
+    misses(other, seen)
+    assert other.level == 0
+    other.held_out(apart, apart, 32)
+    misses(other, seen)
+    assert other.level > 0
+
+
+def test_the_miss_of_held_out_pairs_is_the_mean_over_whole_batches():
+    some = pairs(0.5, 70)
+    expected = [predicted_miss(some, torch.arange(n, n + 32), 0.07) for n in (0, 32)]
+    found = Auto(0.3).held_out(some.anchors, some.keys, 32)  # judged at 0.07
+    assert found == pytest.approx(sum(expected) / 2)
+
+
+@pytest.mark.parametrize(("count", "other", "size"), [(20, 20, 32), (64, 63, 32), (64, 64, 1)])
+def test_held_out_pairs_of_wrong_sizes_are_refused(count, other, size):
+    rows = unit(cloud("random", 64, 8))
+    with pytest.raises(ValueError, match="batch_size"):
+        Auto(TAU).held_out(rows[:count], rows[:other], size)
+
+
 def test_the_predicted_miss_is_that_of_both_directions():
     offer, batch = pairs(0.5), torch.arange(0, 600, 20)
     a, k = offer.anchors[batch], offer.keys[batch]

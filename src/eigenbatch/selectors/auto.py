@@ -2,15 +2,24 @@
 
 from collections.abc import Callable
 from functools import partial
+from statistics import fmean
 from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import check_choice, check_entries, check_type, is_count, real, whole
+from eigenbatch.checks import (
+    check_choice,
+    check_entries,
+    check_type,
+    is_count,
+    is_number,
+    real,
+    whole,
+)
 from eigenbatch.core.contrast import Layout
-from eigenbatch.core.precision import no_autocast, positive_scalar
-from eigenbatch.errors import ParameterError
+from eigenbatch.core.precision import check_matrix, no_autocast, positive_scalar, unit_rows
+from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.selectors.duplicates import NoNearDuplicates
 from eigenbatch.selectors.neighbours import SEARCHED, Neighbours
 from eigenbatch.selectors.offer import Adjust, Offer, check_offer, complete
@@ -33,6 +42,9 @@ class Auto:
     step harder, above it one step easier: random, then neighbours of 64, 16 and `seeds` seeds. A
     temperature above 0.07 makes the miss large without making the batch hard: there it is
     compared with the target as it would be at 0.07.
+
+    Samples it is trained on can be easy because the model memorised them. Tell it `held_out` pairs
+    now and then, and it stays at random batches while those are hard.
 
     Args:
         tau: temperature of the loss, or a function that returns it if it is learned.
@@ -79,6 +91,7 @@ class Auto:
         self.guard, self.positive, self.layout = guard, positive, layout
         self.level = 0  # of the next batch; 0 is random
         self.miss: float | None = None  # predicted for the last batch
+        self.unseen_miss: float | None = None  # of random batches of held-out pairs
         counts = [*(count for count in STEPS if count > seeds), seeds]
         self._levels: list[Selector] = [Random(), *(self._guarded(count) for count in counts)]
 
@@ -108,29 +121,70 @@ class Auto:
             )
         return self._levels[self.level], partial(self._adjust, offer)
 
+    def held_out(self, z1: Tensor, z2: Tensor, batch_size: int) -> float:
+        """Tell it pairs that are not trained on, with present embeddings, say every epoch.
+
+        If random batches of them are hard, so are their neighbours, and what makes training pairs
+        easy is memory: all batches are random until it is told better.
+
+        Args:
+            z1: (m, d) embeddings of one tower or view.
+            z2: (m, d) those of the other, in the same order.
+            batch_size: as in training; m must be at least that.
+
+        Returns:
+            The mean miss of batches of them, also kept as `unseen_miss`; at a temperature of at
+            most 0.07, as it is compared with the target.
+        """
+        check_matrix(z1, "z1")
+        check_matrix(z2, "z2")
+        if z1.shape != z2.shape or len(z1) < whole(batch_size, "batch_size", least=2):
+            raise ShapeError(
+                f"held-out pairs must be two matrices of one shape with at least batch_size = "
+                f"{batch_size} rows, got {tuple(z1.shape)} and {tuple(z2.shape)}"
+            )
+        sides = unit_rows(z1.detach(), "z1"), unit_rows(z2.detach(), "z2")
+        offer = Offer(rows=torch.cat(sides, dim=1), towers=2)
+        batches = offer.free[: len(offer) // batch_size * batch_size].view(-1, batch_size)
+        tau = min(self._tau(), SHARP)
+        self.unseen_miss = fmean(
+            predicted_miss(offer, batch, tau, layout=self.layout) for batch in batches
+        )
+        if self._memorised:
+            self.level = 0
+        return self.unseen_miss
+
+    @property
+    def _memorised(self) -> bool:
+        return self.unseen_miss is not None and self.unseen_miss >= self.target
+
+    def _tau(self) -> float:
+        return positive_scalar(self.tau() if callable(self.tau) else self.tau, "tau")
+
     def _adjust(self, offer: Offer, batch: Tensor) -> None:
         """One step harder if the miss of the batch is below the target, else one step easier."""
         if len(batch) < 2:
             return
-        tau = positive_scalar(self.tau() if callable(self.tau) else self.tau, "tau")
+        tau = self._tau()
         predicted = partial(predicted_miss, offer, batch, layout=self.layout)
         self.miss = predicted(tau, self.positive)
         judged = self.miss if tau <= SHARP else predicted(SHARP, self.positive)
-        step = 1 if judged < self.target else -1
+        step = 1 if judged < self.target and not self._memorised else -1
         self.level = min(max(0, self.level + step), len(self._levels) - 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """The level of the next batch."""
-        return {"level": self.level}
+        """The level of the next batch, and what held-out pairs said."""
+        return {"level": self.level, "unseen_miss": self.unseen_miss}
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
         """Raise unless `state` is a state of this selector."""
-        check_entries(state, "Auto", {"level": self._is_level})
+        entries = {"level": self._is_level, "unseen_miss": _is_miss}
+        check_entries(state, "Auto", entries)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at the saved level."""
         self.check_state_dict(state)
-        self.level = state["level"]
+        self.level, self.unseen_miss = state["level"], state["unseen_miss"]
 
     def _is_level(self, value: object) -> bool:
         return is_count(value) and value < len(self._levels)  # type: ignore[operator]
@@ -138,6 +192,10 @@ class Auto:
     def _guarded(self, seeds: int) -> Selector:
         hard = Neighbours(seeds)
         return hard if self.guard is None else NoNearDuplicates(hard, self.guard, shortfall="fill")
+
+
+def _is_miss(value: object) -> bool:
+    return value is None or is_number(value)
 
 
 def predicted_miss(
