@@ -9,6 +9,7 @@ from torch import nn
 from eigenbatch.errors import DataError, ParameterError
 from eigenbatch.train.data.pairs import Vocabulary, aligned, retrieval_ranks, words
 from eigenbatch.train.encoders.text import WordBag
+from eigenbatch.train.loop import Observer
 from eigenbatch.train.methods import CLIPConfig
 from eigenbatch.train.recipes import recipe
 from eigenbatch.train.settings import override
@@ -52,6 +53,44 @@ def test_a_resumed_run_of_pairs_equals_an_uninterrupted_one(tmp_path):
     whole = start(run, tmp_path / "whole")
     start(run, tmp_path / "cut", observers=[StopAfter(5)])
     assert facts(start(run, tmp_path / "cut", resume=True)) == facts(whole)
+
+
+class Levels(Observer):
+    def __init__(self):
+        self.seen = []
+
+    def on_step(self, training, step):
+        self.seen.append(training.loader.batch_sampler.selector.level)
+
+
+@pytest.mark.parametrize("held_out", [0, 40])
+def test_auto_takes_random_batches_while_held_out_pairs_are_hard(tmp_path, held_out):
+    """With a word of its own each pair is learnt by heart, and nothing about others."""
+    first, second = (tmp_path / f"{side}.txt" for side in ("own", "other"))
+    first.write_text("\n".join(f"a{i}" for i in range(200)))
+    second.write_text("\n".join(f"b{i}" for i in range(200)))
+    run = paired(
+        tmp_path, f"data.first={first}", f"data.second={second}", "optimizer.lr=0.02",
+        f"data.held_out={held_out}", "batches.selector=auto", "budget.epochs=24",
+    )  # fmt: skip
+    levels = Levels()
+    start(run, tmp_path / "run", observers=[levels])
+    assert max(levels.seen[:99]) > 0
+    assert (max(levels.seen[100:]) == 0) == (held_out > 0)
+    if held_out:
+        whole = facts(start(run, tmp_path / "whole"))
+        start(run, tmp_path / "cut", observers=[StopAfter(105)])
+        assert facts(start(run, tmp_path / "cut", resume=True)) == whole
+
+
+@pytest.mark.parametrize(("count", "error", "message"), [
+    (12, ParameterError, "12 pairs are held out, but a batch has 20"),
+    (180, DataError, "data.held_out=180 leaves none of 180 pairs"),
+])  # fmt: skip
+def test_too_few_or_too_many_held_out_pairs_are_refused(tmp_path, count, error, message):
+    run = paired(tmp_path, f"data.held_out={count}", "batches.selector=auto")
+    with pytest.raises(error, match=message):
+        start(run, tmp_path / "run")
 
 
 def test_evaluation_may_be_counted_in_steps(tmp_path):

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import Tensor
 
+from eigenbatch.errors import ParameterError
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.runs.recorder import Recorder
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.selectors.auto import Auto
 from eigenbatch.selectors.plateau import LossPlateau
 from eigenbatch.train.loader import BatchLoader
 from eigenbatch.train.loop import Observer, Step, Training
@@ -80,6 +83,35 @@ class TellLoss(Observer):
         loss = training.fabric.all_reduce(step.outcome.loss)
         assert isinstance(loss, torch.Tensor)
         self.plateau.observe(loss.item())
+
+
+class TellHeldOut(Observer):
+    """Tells `Auto` every `every` steps how hard pairs are that it is not trained on."""
+
+    def __init__(
+        self,
+        auto: Auto,
+        pairs: Callable[[], tuple[Tensor, Tensor] | None],
+        batch_size: int,
+        *,
+        every: int = 100,
+    ) -> None:
+        self.auto, self.pairs = auto, pairs
+        self.batch_size, self.every = batch_size, every
+
+    def on_start(self, training: Training) -> None:
+        """Say at once if there are too few."""
+        pairs = self.pairs()
+        if pairs is not None and len(pairs[0]) < self.batch_size:
+            raise ParameterError(
+                f"{len(pairs[0])} pairs are held out, but a batch has {self.batch_size}: set "
+                f"data.held_out={self.batch_size} or more"
+            )
+
+    def on_step(self, training: Training, step: Step) -> None:
+        """Every process embeds the same pairs, so that all select the same batches."""
+        if training.step % self.every == 0 and (pairs := self.pairs()) is not None:
+            self.auto.held_out(*pairs, self.batch_size)
 
 
 class RecordSteps(Observer):

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from eigenbatch.runs.directory import RunDirectory
 from eigenbatch.runs.reader import flat
 from eigenbatch.runs.record import Mark
 from eigenbatch.runs.recorder import Recorder
+from eigenbatch.selectors.auto import Auto
 from eigenbatch.selectors.plateau import OnLossPlateau
 from eigenbatch.selectors.rule import Rule
 from eigenbatch.selectors.selector import Stateful
@@ -27,6 +29,7 @@ from eigenbatch.train.observers import (
     RecordReadings,
     RecordSteps,
     RefreshCache,
+    TellHeldOut,
     TellLoss,
 )
 from eigenbatch.train.run import Run, differences, load_run
@@ -138,6 +141,9 @@ def _fit(
     if isinstance(selector, OnLossPlateau):
         plateau = parts["losses"] = selector.plateau
         watched.append(TellLoss(plateau))
+    if isinstance(selector, Auto):
+        pairs = partial(assembled.source.held_out, assembled.method)
+        watched.append(TellHeldOut(selector, pairs, assembled.sampler.batch_size))
     mark = (lambda: recorder.mark) if recorder is not None else None
     checkpoint = Checkpoint(directory.checkpoint, assembled.sampler, parts, mark=mark)
     if state is not None:

@@ -83,35 +83,53 @@ class PairSource(Source):
                 [s for i, s in enumerate(side) if i % 10 != 9] for side in (first, second)
             )
         first, second = first[: config.train_size], second[: config.train_size]
+        kept = len(first) - config.held_out
+        if kept < 1:
+            raise DataError(
+                f"data.held_out={config.held_out} leaves none of {len(first)} pairs to train on"
+            )
+        unseen = first[kept:], second[kept:]
+        first, second = first[:kept], second[:kept]
         self.vocabularies = tuple(Vocabulary(side, config.vocabulary) for side in (first, second))
         self.train: Dataset[Any] = self._encoded(first, second)
         self.test = self._encoded(*test)
+        self.unseen = self._encoded(*unseen) if config.held_out else None
         self.views = BothSides()
 
     def inputs(self, tower: int) -> Inputs:
         """Words of that side's vocabulary."""
         return Inputs(vocabulary=len(self.vocabularies[tower]))
 
-    @torch.no_grad()
     def evaluate(self, method: Method, *, final: bool) -> dict[str, float]:
         """Mean reciprocal rank and recall at 1 of second -> first among all test pairs."""
-        device = next(method.parameters()).device
-        training = method.training
-        method.eval()
-        embed: Any = method.embed
-        keys, queries = (
-            torch.cat([embed(part.to(device), side) for part in torch.split(sentences, 1024)])
-            for side, sentences in enumerate((self.test.first, self.test.second))
-        )
-        method.train(training)
+        keys, queries = _embedded(method, self.test)
         ranks = retrieval_ranks(queries, keys)
         return {
             "mrr": (1 / ranks).mean().item(),
             "recall_at_1": (ranks == 1).double().mean().item(),
         }
 
+    def held_out(self, method: Method) -> tuple[Tensor, Tensor] | None:
+        """Embeddings of both sides of pairs that are not trained on, if there are any."""
+        return None if self.unseen is None else _embedded(method, self.unseen)
+
     def _encoded(self, first: list[str], second: list[str]) -> Pairs:
         return Pairs(self.vocabularies[0].encode(first), self.vocabularies[1].encode(second))
+
+
+@torch.no_grad()
+def _embedded(method: Method, pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """Embeddings of both sides, of the method in evaluation mode."""
+    device = next(method.parameters()).device
+    training = method.training
+    method.eval()
+    embed: Any = method.embed
+    first, second = (
+        torch.cat([embed(part.to(device), side) for part in torch.split(sentences, 1024)])
+        for side, sentences in enumerate((pairs.first, pairs.second))
+    )
+    method.train(training)
+    return first, second
 
 
 def retrieval_ranks(queries: Tensor, keys: Tensor) -> Tensor:

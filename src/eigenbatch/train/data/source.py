@@ -42,6 +42,10 @@ class Source:
         """Accuracy of what the method has learnt; `final` adds dearer probes."""
         raise AssertionError("a source defines its evaluation")
 
+    def held_out(self, method: Method) -> tuple[Tensor, Tensor] | None:
+        """Embeddings of pairs that are not trained on; None if nothing was held out."""
+        return None
+
 
 class ImageViews(nn.Module):
     """Labelled images -> two random views of each."""
