@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eigenbatch.errors import DataError
+from eigenbatch_paper.caption_runs import CAPTIONS, TEST_PICTURES, picture_captions
 from eigenbatch_paper.claim import Chunk, Place, Row, Scale
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ DATA = "multi30k"
 NAMES = {
     "batch_size": "batches.batch_size", "selector": "batches.selector", "guard": "batches.guard",
     "epochs": "budget.epochs", "evaluate_every": "evaluation.every_steps", "seed": "seed",
-    "tau": "method.tau",
+    "tau": "method.tau", "train_size": "data.train_size", "held_out": "data.held_out",
 }  # fmt: skip
 """Settings of a chunk that are settings of its `Run`; `data` and `made_up` choose the files."""
 
@@ -36,6 +37,7 @@ def pair_chunk(scale: Scale, seed: int, **changes: Any) -> Chunk:
     words = [settings["data"], settings["selector"], settings["batch_size"]]
     words += ["guarded"] if settings.get("guard") else []
     words += [f"tau-{settings['tau']}"] if "tau" in settings else []
+    words += [f"of-{settings['train_size']}"] if "train_size" in settings else []
     return Chunk("-".join(map(str, ["pairs", *words, "seed", seed])), settings)
 
 
@@ -86,18 +88,24 @@ def _files(place: Place, version: str, *, made_up: bool) -> dict[str, Path]:
     Args:
         place: its folder multi30k holds train.LANGUAGE.gz and test files of two languages.
         version: "plain"; "tripled": every training pair three times; "long-tailed": one pair in a
-            hundred fifty times, nine in a hundred five times.
+            hundred fifty times, nine in a hundred five times; "captions": two captions of each
+            picture of flickr8k instead of translations.
         made_up: use pairs of random words instead.
     """
     folder = place.runs / ("pairs-made-up" if made_up else "pairs")
     folder.mkdir(parents=True, exist_ok=True)
-    sides = _made_up() if made_up else _downloaded(place.folder(DATA))
+    captions = version == "captions"
+    if made_up:
+        sides = _made_up()
+    else:
+        sides = _captions(place) if captions else _downloaded(place.folder(DATA))
     files = {}
     for name, (train, test) in zip(("first", "second"), sides, strict=True):
         copies = _copies(len(train), version)
         lines = [line for line, count in zip(train, copies, strict=True) for _ in range(count)]
         files[name] = _written(folder / f"{version}.{name}.txt", lines)
-        files[f"test_{name}"] = _written(folder / f"test.{name}.txt", test)
+        tested = "captions-test" if captions else "test"
+        files[f"test_{name}"] = _written(folder / f"{tested}.{name}.txt", test)
     return files
 
 
@@ -128,6 +136,16 @@ def _downloaded(folder: Path | None) -> list[tuple[list[str], list[str]]]:
         train = _lines([folder / f"train.{language}.gz"])
         sides.append((train, _lines(tests)))
     return sides
+
+
+def _captions(place: Place) -> list[tuple[list[str], list[str]]]:
+    """One caption of each picture on one side and another one on the other."""
+    pictures = picture_captions(place.folder(CAPTIONS))
+    return [
+        ([captions[side] for captions in pictures[TEST_PICTURES:]],
+         [captions[side] for captions in pictures[:TEST_PICTURES]])
+        for side in (0, 1)
+    ]  # fmt: skip
 
 
 def _lines(paths: Iterable[Path]) -> list[str]:

@@ -6,13 +6,14 @@ import pytest
 
 from eigenbatch.errors import DataError
 from eigenbatch_paper import pair_facts as facts
-from eigenbatch_paper.caption_runs import picture_captions
+from eigenbatch_paper.caption_runs import CAPTIONS, TEST_PICTURES, picture_captions
 from eigenbatch_paper.claim import Place
 from eigenbatch_paper.claims import (
     caption_batches,
     finetuned_batches,
     guarded_batches,
     hard_batches,
+    memorised_pairs,
     miss_law,
 )
 from eigenbatch_paper.pair_runs import pair_chunk, run_of
@@ -72,6 +73,45 @@ def test_the_gain_must_fall_as_the_miss_rises(gains, auto, outcome):
         for name, more in (("random", 0), ("neighbours-4", gain), ("auto", auto))
     ]  # fmt: skip
     assert miss_law.judge(rows).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "told", "elsewhere", "outcome"),
+    [(-0.05, 0.0, 0.05, "reproduced"), (-0.05, 0.0, 0.01, "holds under stated conditions"),
+     (-0.05, -0.02, 0.05, "does not reproduce"), (0.05, 0.0, 0.05, "does not reproduce")],
+)  # fmt: skip
+def test_auto_that_is_told_of_held_out_pairs_must_lose_nothing(
+    neighbours, told, elsewhere, outcome
+):
+    gains = {
+        "captions": {"random": 0.0, "neighbours-4": neighbours, "auto": -0.04, "auto, told": told},
+        "plain": {"random": 0.0, "neighbours-4": 0.05, "auto": 0.05, "auto, told": elsewhere},
+    }
+    rows = [
+        row(selector, seed, middle=0.5, final=0.6 + gains[data][arm], data=data, held_out=held_out)
+        | {"solved": 1.0}
+        for data in gains for seed in range(3)
+        for arm, (selector, held_out) in memorised_pairs.ARMS.items()
+    ]  # fmt: skip
+    assert memorised_pairs.judge(rows).outcome == outcome
+
+
+def test_pairs_of_captions_are_of_one_picture(tmp_path):
+    pictures = TEST_PICTURES + 5
+    texts = [f"{i}.jpg#{j}\tcaption {j} of {i}" for i in range(pictures) for j in range(2)]
+    (tmp_path / "Flickr8k.token.txt").write_text("\n".join(texts))
+    chunk = pair_chunk(
+        "small", 0, data="captions", selector="random", batch_size=4, held_out=0, train_size=5
+    )
+    place = Place(tmp_path, {CAPTIONS: tmp_path})
+    data = run_of(chunk, place).data
+    for first, second, count in (
+        (data.first, data.second, 5),
+        (data.test_first, data.test_second, TEST_PICTURES),
+    ):
+        ours, theirs = (path.read_text().splitlines() for path in (first, second))
+        assert len(ours) == count
+        assert [a.replace("caption 0", "caption 1") for a in ours] == theirs
 
 
 def test_versions_of_the_data_repeat_training_pairs_and_keep_the_test(tmp_path):

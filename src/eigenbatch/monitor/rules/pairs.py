@@ -67,8 +67,9 @@ def easy_batches(reading: "Reading") -> Answer | None:
         severity="info",
         evidence=selection_outlook(reading),
         advice="Select hard batches: SpectralBatchSampler(cache, batch_size, Neighbours()) or "
-        "Auto(tau). If positives are not meant to be this easy, look for a shortcut that both "
-        "sides of a pair share.",
+        "Auto(tau). First read a batch of held-out pairs: if it is hard, these are memorised, and "
+        "hard batches lose. If positives are not meant to be this easy, look for a shortcut that "
+        "both sides of a pair share.",
     )
 
 
