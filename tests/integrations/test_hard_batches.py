@@ -13,7 +13,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import TrainerCallback
 
-from eigenbatch import Neighbours, SpectralMonitor
+from eigenbatch import Auto, Neighbours, OnePerGroup, SpectralMonitor
 from eigenbatch.errors import ArgumentTypeError, ParameterError
 from eigenbatch.integrations.sentence_transformers import HardBatches
 from eigenbatch.integrations.transformers import SpectralTrainerCallback
@@ -97,6 +97,21 @@ def least_similarity(cache, trained):
     own = torch.nn.functional.normalize(trained[0].embedding.weight.detach()[:SIZE])
     stored = [cache.get(torch.arange(SIZE), tower).float() for tower in range(2)]
     return min((rows * own).sum(1).min() for rows in stored)
+
+
+def test_auto_is_shown_the_pairs_that_are_evaluated(tmp_path):
+    texts = [f"w{i}" for i in range(SIZE)]
+    mismatched = Dataset.from_dict({"anchor": texts, "positive": texts[1:] + texts[:1]})
+    for evaluated, hard_pairs in ((mismatched, True), (pairs(), False), (pairs(BATCH - 1), None)):
+        trained, auto = model(), Auto(0.05)
+        hard = HardBatches(trained, OnePerGroup(auto, torch.arange(SIZE)))
+        trainer(
+            tmp_path / str(hard_pairs), trained, hard, Noting(trained),
+            evaluate=evaluated, eval_strategy="epoch",
+        ).train()  # fmt: skip
+        told = auto.unseen_miss
+        assert (None if told is None else told > 0.5) == hard_pairs
+        assert (auto.level == 0) == (hard_pairs is True)
 
 
 EVALUATED = {

@@ -21,6 +21,8 @@ from eigenbatch.missing import missing
 from eigenbatch.processes import rank_and_world
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.selectors.auto import Auto
+from eigenbatch.selectors.rule import under_rules
 from eigenbatch.selectors.selector import Selector
 
 try:
@@ -39,7 +41,8 @@ class HardBatches(TrainerCallback):
     it. Data sets to evaluate have random batches; a DatasetDict to train on is refused. Losses that
     encode a column in several pieces (the Cached... family) cannot be captured; the batches then
     stay as the cache was, and a warning says so. Cache and sampler are saved in checkpoints: a
-    resumed run continues with the batches that the whole one would have had.
+    resumed run continues with the batches that the whole one would have had. `Auto` is shown four
+    batches of the `eval_dataset` at every evaluation: while they are hard, its batches are random.
 
     Args:
         model: the SentenceTransformer that is trained.
@@ -111,6 +114,21 @@ class HardBatches(TrainerCallback):
     def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Store those of a micro-batch, with gradient accumulation."""
         self._refresh()
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **_: Any
+    ) -> None:
+        """Show Auto how hard pairs are that it is not trained on."""
+        selector = under_rules(self._selector)
+        if self._batches is None or not isinstance(selector, Auto):
+            return
+        size = self._batches.batch_size
+        dataset = getattr(eval_dataloader, "dataset", None)
+        if dataset is None or len(dataset) < size or len(_text_columns(dataset)) < 2:
+            return
+        some = dataset.select(range(min(len(dataset), 4 * size)))
+        first, second = (self._encoded(list(column)) for column in _two_columns(some))
+        selector.held_out(first, second, size)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Keep cache and sampler in the checkpoint."""
@@ -214,13 +232,17 @@ class HardBatches(TrainerCallback):
 
 def _two_columns(dataset: Any) -> list[Any]:
     """The first two columns that hold texts."""
-    names = [name for name in dataset.column_names if isinstance(dataset[0][name], str)]
+    names = _text_columns(dataset)
     if len(names) < 2:
         raise ParameterError(
             f"encode_first needs two columns of texts, found {', '.join(names) or 'none'} among "
             f"{', '.join(dataset.column_names)}"
         )
     return [dataset[name] for name in names[:2]]
+
+
+def _text_columns(dataset: Any) -> list[str]:
+    return [name for name in dataset.column_names if isinstance(dataset[0][name], str)]
 
 
 def _state_file(args: Any, state: Any) -> Path:

@@ -15,7 +15,7 @@ from eigenbatch.runs.record import Mark
 from eigenbatch.runs.recorder import Recorder
 from eigenbatch.selectors.auto import Auto
 from eigenbatch.selectors.plateau import OnLossPlateau
-from eigenbatch.selectors.rule import Rule
+from eigenbatch.selectors.rule import under_rules
 from eigenbatch.selectors.selector import Stateful
 from eigenbatch.train.assembly import Assembled, assemble
 from eigenbatch.train.checkpoint import Checkpoint
@@ -135,9 +135,7 @@ def _fit(
 ) -> None:
     parts: dict[str, Stateful] = {"cache": assembled.cache, "monitor": assembled.monitor}
     watched: list[Observer] = [RefreshCache(assembled.cache)]
-    selector = assembled.sampler.selector
-    while isinstance(selector, Rule):
-        selector = selector.selector
+    selector = under_rules(assembled.sampler.selector)
     if isinstance(selector, OnLossPlateau):
         plateau = parts["losses"] = selector.plateau
         watched.append(TellLoss(plateau))
