@@ -1,7 +1,7 @@
 """One picture of all settings: what batches of neighbours gain, where random ones are how hard.
 
 Hard means: some positives do not beat all negatives. The miss is printed beside it; it also depends
-on the temperature.
+on the temperature. Training batches can be easy from memory alone: such settings lie below.
 
     python -m eigenbatch_paper.law runs/reproduce/small law.png
 
@@ -30,7 +30,7 @@ COLOURS = {"neighbours-4": BLUE, "greedy-64": ORANGE}
 LABELS = {"neighbours-4": "neighbours-4 (similar)", "greedy-64": "greedy-64 (diverse)"}
 
 
-APART = 0.25
+APART = 0.3
 """Points between two labels."""
 
 
@@ -66,6 +66,10 @@ def settings(folder: Path) -> list[Setting]:
     for data, rows in grouped(_rows(folder, "guarded-batches"), "data").items():
         plain = [row for row in rows if not row.get("guard")]
         found.append(Setting(f"translations, {data}", plain, _mrr, _solved, _miss))
+    untold = [row for row in _rows(folder, "memorised-pairs") if not row["held_out"]]
+    for data, rows in grouped(untold, "data").items():
+        name = "captions, memorised" if data == "captions" else "translations, few"
+        found.append(Setting(name, rows, _mrr, _solved, _miss))
     if rows := _rows(folder, "caption-batches"):
         found.append(Setting("captions", rows, _mrr, _solved, _miss))
     if rows := _rows(folder, "similar-batches"):
@@ -118,7 +122,7 @@ def draw(made: Sequence[Point], figure: "Figure") -> None:
     axes.set_xlim(-0.01, 1.2 * max(point.unsolved for point in made))
     tidy(
         axes,
-        "Similar batches pay where random ones are easy",
+        "Similar batches pay where random ones are easy, but not from memory",
         "positives that do not beat all negatives of a random batch, share, second half of the run",
         "final score against Random, points",
     )

@@ -25,12 +25,16 @@ def test_every_setting_is_a_point_for_each_policy(tmp_path, capsys):
     easy = {"neighbours-4": 0.05, "greedy-64": -0.01}
     store(tmp_path, "hard-batches", rows(0.03, easy, batch_size=64))
     store(tmp_path, "caption-batches", rows(0.6, {"neighbours-4": 0.0}))
+    memorised = rows(0.04, {"neighbours-4": -0.02}, data="captions", held_out=0)
+    told = [row | {"held_out": 512, "mrr": [0.9]} for row in memorised]
+    store(tmp_path, "memorised-pairs", [*memorised, *told])
     law.main([str(tmp_path), str(tmp_path / "law.png")])
     printed = capsys.readouterr().out
     assert (
         "| translations, n = 64 | neighbours-4 | 1.5% | 0.03 | +5.0 (+5.0 to +5.0) | 3 |" in printed
     )
     assert "| captions | neighbours-4 | 30.0% | 0.60 | +0.0" in printed
+    assert "| captions, memorised | neighbours-4 | 2.0% | 0.04 | -2.0 (-2.0 to -2.0) |" in printed
     assert (tmp_path / "law.png").stat().st_size > 10_000
 
 
