@@ -196,6 +196,7 @@ def selectors():
         "RankPlateau": (RankPlateau(), {"tolerance": 0.1, "span": 2, "every": 1}),
     }  # fmt: skip
     rows = {
+        "Auto.held_out": (Auto(0.1).held_out, {"z1": Z, "z2": Z, "batch_size": 3}),
         "BatchBuilder": (BatchBuilder, {"batch_size": 3, "probe": 2}),
         "BatchBuilder.offer": (BatchBuilder(3).offer, {"ids": IDS, "z": Z}),
         "frobenius_diversity": (eigenbatch.selectors.frobenius_diversity,
