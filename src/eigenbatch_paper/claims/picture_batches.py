@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 POLICIES = ("auto", "neighbours-4")
 MARGIN = 0.01
-NAMES = {"folder": "ImageNet-100 or its stand-in", "cifar10": "CIFAR-10", "digits": "digits"}
+NAMES = {"folder": "pictures of 100 classes", "cifar10": "CIFAR-10", "digits": "digits"}
 Gains = dict[str, dict[str, PairedDifference]]
 
 
