@@ -35,6 +35,16 @@ def test_the_distributed_recipe_runs_under_torchrun(tmp_path):
     script.write_text(block("train_ddp.py"))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [*torchrun, "--nproc-per-node=2", script], env=environment, check=True, timeout=240
-    )
+    for _ in range(4):
+        done = subprocess.run(
+            [*torchrun, "--nproc-per-node=2", script],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+        # On a busy machine a thread of torch's gloo may end the process while Python exits.
+        if "terminate called without an active exception" not in done.stderr:
+            break
+    assert done.returncode == 0, done.stderr
