@@ -3,15 +3,18 @@
 Letters: k rows of the pool, n rows of the batch, m rows of a probe, b rows picked so far.
 
 `greedy_search` is the general form in torch, on any device and for any ranking. For the common
-case, least squared similarity on a CPU, `least_similar` returns the same picks faster:
+case, least squared similarity on a CPU, `least_similar` returns the same picks faster. The sums of
+squared similarities to the picks need a product of the pool with every pick. One pick at a time
+these products are slow, so both forms below make them for `WIDTH` picks at once:
 
-- whole pool: the sums r_c of squared similarities to the picks only ever grow, so a value computed
-  earlier is a lower bound. A few rows of smallest r are kept up to date by small products; all
-  others are refreshed, by one large matrix product for many picks, only when one of them could win.
-- probes: rows are visited in random order, m at a time, so that a probe is a contiguous slice.
+- whole pool: the next picks are foreseen among the few rows of smallest sums. A row that was not
+  foreseen begins the next product, so that the picks are exact.
+- probes: rows are visited in random order, m at a time, so that a probe is a contiguous slice. The
+  last picks, up to `WIDTH`, are multiplied with the rows of a probe only.
 
-Small steps are numpy's, which has less overhead, but products are torch's: numpy's BLAS has threads
-of its own, which keep spinning after a product and slow the training step that follows.
+Small steps are numpy's, which has less overhead. Products are torch's unless they are small, too:
+numpy's BLAS has threads of its own, which keep spinning after a larger product and slow the
+training step that follows.
 """
 
 from collections.abc import Callable
@@ -28,7 +31,13 @@ from eigenbatch.selectors.selector import shuffled
 
 Rows = NDArray[np.floating]
 WIDTH = 16
-"""Columns of a large product: as many as a processor does at once. 12 take longer than 16."""
+"""Columns of a product with the pool: as many as a processor does at once. 12 take longer."""
+
+LIKELY = 64
+"""Rows of smallest sums among which the next picks are foreseen."""
+
+SMALL = 2**18
+"""Multiplications of a product for which OpenBLAS, numpy's, starts no threads."""
 
 
 @dataclass(slots=True)
@@ -130,7 +139,7 @@ def least_similar(
     """`greedy_search` by `least_squares`, by the fastest means the device has."""
     if rows.device.type != "cpu":
         return greedy_search(rows, batch_size, probe=probe, generator=generator, begun=begun)
-    order = _order(len(rows), begun, generator, rows.device).numpy()
+    order = _order(len(rows), begun, generator, rows.device)
     begun = max(1, begun)
 
     def reshuffle(count: int) -> NDArray[np.int64]:
@@ -138,58 +147,46 @@ def least_similar(
 
     with no_autocast(rows):
         if probe is None:
-            picks = _whole_pool(rows.numpy(), order[:begun], batch_size)
+            picks = _whole_pool(rows, order[:begun], batch_size)
         else:
-            picks = _probed(rows.numpy(), order, batch_size, probe, reshuffle, begun)
+            picks = _probed(rows.numpy(), order.numpy(), batch_size, probe, reshuffle, begun)
     return torch.from_numpy(picks)
 
 
-def _whole_pool(rows: Rows, first: NDArray[np.int64], batch_size: int) -> NDArray[np.int64]:
-    """Arg-min over all rows at each step, by lazy evaluation (exact: scores only grow)."""
-    k = len(rows)
-    picks = np.empty(batch_size, dtype=np.int64)
-    count, applied = min(len(first), batch_size), 0
-    picks[:count] = first[:count]
-    squares = np.zeros(k, dtype=rows.dtype)
-    watched = max(64, k // 8)
-    while count < batch_size:
-        squares += _square_sums(rows, _widened(rows[picks[applied:count]]))
-        squares[picks[applied:count]] = np.inf
-        applied = count
-        # Nothing outside `near` can beat `bound` before the next refresh.
-        near, bound = _smallest(squares, min(watched, k))
-        nearby, scores = torch.from_numpy(rows[near]), squares[near]
-        cosines = torch.empty(len(near), dtype=nearby.dtype)
-        added = cosines.numpy()  # the same memory
-        while count < min(applied + WIDTH, batch_size):
-            j = int(scores.argmin())
-            if scores[j] > bound:
-                break
-            picks[count] = near[j]
-            count += 1
-            torch.mv(nearby, nearby[j], out=cosines)
-            np.multiply(added, added, out=added)
-            np.add(scores, added, out=scores)
-            scores[j] = np.inf
-        if count - applied < 3 * WIDTH // 4:
-            watched = min(3 * watched // 2, k)
-        elif count - applied == WIDTH:
-            watched = max(64, 5 * watched // 6)
-    return picks
+def _whole_pool(rows: Tensor, first: Tensor, batch_size: int) -> NDArray[np.int64]:
+    """Arg-min over all rows at each step."""
+    picks: list[int] = first[:batch_size].tolist()
+    matrix = rows.numpy()
+    squares = _square_sums(matrix, matrix[picks])
+    squares[picks] = np.inf
+    block, added = torch.empty(WIDTH, len(rows), dtype=rows.dtype), np.empty_like(squares)
+    best = int(squares.argmin())
+    while len(picks) < batch_size:
+        squares[best] = -1  # among equal rows too it is the first that is foreseen
+        foreseen = _foreseen(rows, torch.from_numpy(squares))
+        torch.mm(rows[foreseen], rows.T, out=block[: len(foreseen)])
+        cosines = dict(zip(foreseen.tolist(), block.numpy(), strict=False))
+        while best in cosines and len(picks) < batch_size:
+            np.multiply(cosines[best], cosines[best], out=added)
+            np.add(squares, added, out=squares)
+            squares[best] = np.inf
+            picks.append(best)
+            best = int(squares.argmin())
+    return np.array(picks)
 
 
-def _widened(picked: Rows) -> Rows:
-    """With rows of zeros, which change no sum, up to a multiple of WIDTH."""
-    missing = -len(picked) % WIDTH
-    return np.concatenate([picked, np.zeros((missing, picked.shape[1]), dtype=picked.dtype)])
-
-
-def _smallest(squares: Rows, count: int) -> tuple[NDArray[np.intp], float]:
-    """Rows of the `count` smallest values, and the smallest value of all others."""
-    if count >= len(squares):
-        return np.arange(len(squares)), np.inf
-    parted = np.argpartition(squares, count)
-    return np.sort(parted[:count]), float(squares[parted[count]])
+def _foreseen(rows: Tensor, squares: Tensor) -> Tensor:
+    """The next picks as if there were no rows but those of smallest sums; the first is certain."""
+    sums, likely = squares.topk(min(LIKELY, len(rows)), largest=False, sorted=False)
+    near = rows.index_select(0, likely)
+    gram, values = torch.mm(near, near.T).numpy(), sums.numpy()
+    np.multiply(gram, gram, out=gram)
+    np.fill_diagonal(gram, np.inf)
+    ahead = np.empty(min(WIDTH, len(likely)), dtype=np.int64)
+    for i in range(len(ahead)):
+        ahead[i] = values.argmin()
+        np.add(values, gram[ahead[i]], out=values)
+    return likely[torch.from_numpy(ahead)]
 
 
 def _probed(
@@ -208,10 +205,11 @@ def _probed(
     picks[:count], picked[:count] = order[:count], rows[order[:count]]
     squares = np.zeros(len(left), dtype=rows.dtype)
     while count < batch_size:
-        squares += _square_sums(left, picked[applied:count])
-        applied = count
-        taken = []
+        taken: list[int] = []
         for start in range(0, max(1, len(left) - probe + 1), probe):
+            if not taken or count - applied == WIDTH:
+                squares += _square_sums(left, picked[applied:count])
+                applied = count
             block = slice(start, start + probe)
             scores = squares[block] + _square_sums(left[block], picked[applied:count])
             best = start + int(scores.argmin())
@@ -228,6 +226,9 @@ def _probed(
 
 def _square_sums(rows: Rows, picked: Rows) -> Rows:
     """Sum over `picked` of squared similarities; (len(rows),)."""
-    cosines = (torch.from_numpy(rows) @ torch.from_numpy(picked).T).numpy()
+    if rows.size * len(picked) <= SMALL:
+        cosines = rows @ picked.T
+    else:
+        cosines = (torch.from_numpy(rows) @ torch.from_numpy(picked).T).numpy()
     sums: Rows = np.einsum("ij,ij->i", cosines, cosines)
     return sums
