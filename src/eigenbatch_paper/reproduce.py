@@ -86,10 +86,10 @@ class ClaimRun:
             file.write(json.dumps(line).encode() + b"\n")
 
     def finished_seeds(self) -> list[Chunk]:
-        """The chunks of every seed that is complete: what can be compared in pairs already."""
-        open_seeds = {chunk.settings.get("seed") for chunk in self.pending()}
+        """The chunks of every data set and seed that are complete: they can be paired already."""
+        unfinished = {_pairing(chunk) for chunk in self.pending()}
         chunks = self.claim.chunks(self.scale)
-        return [chunk for chunk in chunks if chunk.settings.get("seed") not in open_seeds]
+        return [chunk for chunk in chunks if _pairing(chunk) not in unfinished]
 
     def conclude(self, chunks: Sequence[Chunk] | None = None) -> dict[str, Any]:
         """Judge, draw and write both; the record of the verdict.
@@ -288,6 +288,11 @@ def _cores() -> int:
 
 def _key(chunk: Chunk) -> str:
     return json.dumps([chunk.name, chunk.settings], sort_keys=True)
+
+
+def _pairing(chunk: Chunk) -> tuple[Any, Any]:
+    """Runs with the same of it are compared with each other."""
+    return chunk.settings.get("data"), chunk.settings.get("seed")
 
 
 def _draw(claim: Claim, rows: list[Row], path: Path) -> None:

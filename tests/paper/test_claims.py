@@ -185,21 +185,36 @@ def test_a_run_that_broke_off_keeps_finished_chunks_and_computes_only_the_rest(
 
 
 def test_finished_seeds_are_judged_before_the_others_are_computed(tmp_path):
-    claim = Claim(
-        name="seeded", section="", statement="", printed="", criterion="",
-        size=dict.fromkeys(SCALES, "x"), minutes=dict.fromkeys(SCALES, 1.0),
-        chunks=lambda scale: [Chunk(f"{name}-{seed}", {"seed": seed})
-                              for seed in range(2) for name in ("a", "b")],
-        compute=_count_calls, judge=_say_names, draw=_draw_nothing,
-    )  # fmt: skip
+    chunks = [Chunk(f"{name}-{seed}", {"seed": seed}) for seed in range(2) for name in ("a", "b")]
+    claim = _claim_of(chunks)
     assert list(judge_finished([claim], "smoke", tmp_path)) == []
     run = ClaimRun.open(claim, "smoke", tmp_path)
-    for chunk in claim.chunks("smoke")[:3]:
+    for chunk in chunks[:3]:
         run.add(chunk, [{"name": chunk.name}], 1.0)
     (record,) = judge_finished([claim], "smoke", tmp_path)
     assert record["measured"] == "a-0, b-0"  # b of seed 1 is missing
     assert (record["seeds"], record["size"]) == (1, "x, so far 2 of 4 parts")
     assert not (tmp_path / "smoke" / "training" / "calls").exists()
+
+
+def test_a_seed_is_finished_on_one_data_set_before_it_is_on_another(tmp_path):
+    chunks = [
+        Chunk(f"{name}-{data}", {"seed": 0, "data": data})
+        for data in ("x", "y")
+        for name in ("a", "b")
+    ]
+    run = ClaimRun.open(_claim_of(chunks), "smoke", tmp_path)
+    for chunk in chunks[:3]:
+        run.add(chunk, [{"name": chunk.name}], 1.0)
+    assert run.finished_seeds() == chunks[:2]
+
+
+def _claim_of(chunks):
+    return Claim(
+        name="seeded", section="", statement="", printed="", criterion="",
+        size=dict.fromkeys(SCALES, "x"), minutes=dict.fromkeys(SCALES, 1.0),
+        chunks=lambda scale: chunks, compute=_count_calls, judge=_say_names, draw=_draw_nothing,
+    )  # fmt: skip
 
 
 WORKER = """

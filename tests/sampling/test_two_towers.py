@@ -1,9 +1,11 @@
+import pickle
+
 import pytest
 import torch
 from sampling_toys import random_rows
 from torch.nn.functional import normalize
 
-from eigenbatch import EmbeddingCache
+from eigenbatch import Auto, EmbeddingCache, NoNearDuplicates, SpectralBatchSampler
 from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.sampling.errors import CacheFileError, StateError
 
@@ -23,7 +25,7 @@ def test_each_tower_is_returned_as_it_was_stored():
     for tower, rows in enumerate(towers):
         assert torch.allclose(cache.get([3, 7], tower), normalize(rows)[[3, 7]])
     assert torch.allclose(cache.unit_rows(torch.tensor([3]))[0, 8:], normalize(towers[1])[3])
-    assert cache.nbytes == 20 * (2 * 8 * 4 + 4)
+    assert cache.nbytes == 20 * (2 * 8 * 4 + 5)
 
 
 def test_a_second_embedding_is_stored_if_and_only_if_there_is_a_second_tower():
@@ -90,3 +92,73 @@ def test_rows_for_selection_follow_what_another_process_writes(tmp_path):
     other.update([1], random_rows(1, 4))
     other.update([2], random_rows(1, 4))
     assert mine.unit_rows()[2].norm() == pytest.approx(1)
+
+
+def test_visits_count_training_steps_and_no_inference():
+    cache, towers = EmbeddingCache(6, 8, towers=2), both(6)
+    loader = [(torch.arange(6), torch.arange(6))]
+    cache.fill(lambda ids: (towers[0][ids], towers[1][ids]), loader, progress=False)
+    assert cache.latest() is None
+    cache.update([5, 2], towers[0][:2], towers[1][:2])
+    cache.update([2, 0, 2], towers[0][:3], towers[1][:3])
+    rows, visits, update = cache.latest()
+    assert (visits.tolist(), update) == ([1, 2], 3)  # of ids 0 and 2
+    assert torch.equal(rows, cache.unit_rows(torch.tensor([0, 2])))
+    cache.update([4], towers[0][:1], towers[1][:1], trained=False)
+    assert cache.latest() is None
+
+
+def test_visits_stop_at_255():
+    cache, towers = EmbeddingCache(2, 8, towers=2), both(1)
+    for _ in range(300):
+        cache.update([1], *towers)
+    assert cache.latest()[1].tolist() == [255]
+
+
+@pytest.mark.parametrize("kind", ["state", "pickle", "file"])
+def test_visits_are_kept_with_the_cache(tmp_path, kind):
+    path = tmp_path / "cache" if kind == "file" else None
+    cache, towers = EmbeddingCache(6, 8, towers=2, path=path), both(2)
+    cache.update([5, 2], *towers)
+    cache.update([2, 3], *towers)
+    other = EmbeddingCache(6, 8, towers=2, path=path)
+    if kind == "state":
+        other.load_state_dict(cache.state_dict())
+    elif kind == "pickle":
+        other = pickle.loads(pickle.dumps(cache))
+    for ours, found in zip(cache.latest(), other.latest(), strict=True):
+        assert torch.equal(torch.as_tensor(ours), torch.as_tensor(found))
+    for one in (cache, other):
+        one.update([5], towers[0][:1], towers[1][:1])
+    assert other.latest()[1].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    "change", [{"visits": None}, {"visits": torch.zeros(3)}, {"latest": torch.tensor([20])}]
+)
+def test_a_state_with_damaged_visits_is_refused(change):
+    cache = filled()
+    before = cache.state_dict()
+    with pytest.raises(ValueError, match=r"visits|latest"):
+        cache.load_state_dict(cache.state_dict() | change)
+    assert torch.equal(cache.state_dict()["rows"], before["rows"])
+
+
+@pytest.mark.parametrize("coverage", ["epoch", "free"])
+@pytest.mark.parametrize("memorised", [True, False])
+@pytest.mark.parametrize("rule", [lambda auto: auto, NoNearDuplicates])
+def test_auto_stays_random_where_only_trained_samples_are_easy(coverage, memorised, rule):
+    """Embeddings of a model that learns every sample by heart, or that is right at once."""
+    draw = torch.Generator().manual_seed(0)
+    anchors = normalize(torch.randn(640, 32, generator=draw))
+    strange = normalize(torch.randn(640, 32, generator=draw))
+    cache, auto = EmbeddingCache(640, 32, towers=2), Auto(0.07)
+    sampler = SpectralBatchSampler(cache, 64, rule(auto), coverage=coverage)
+    seen = torch.zeros(640, dtype=torch.bool)
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        for ids in map(torch.tensor, sampler):
+            known = seen[ids, None] if memorised else torch.ones(len(ids), 1, dtype=torch.bool)
+            cache.update(ids, anchors[ids], torch.where(known, anchors[ids], strange[ids]))
+            seen[ids] = True
+    assert (auto.level == 0) == memorised

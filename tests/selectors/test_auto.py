@@ -59,6 +59,58 @@ def test_batches_stay_random_while_held_out_pairs_are_hard():
     assert other.level > 0
 
 
+def observed(selector, offer, visits, *, first=1, updates=30):
+    """Show it random batches of 64 rows, each trained on so many times."""
+    for update in range(first, first + updates):
+        index = torch.randperm(len(offer), generator=generator(update))[:64]
+        selector.observe(offer.rows[index], torch.full((64,), visits), update)
+
+
+def test_batches_stay_random_where_samples_are_easy_only_after_they_were_trained_on():
+    new, known = pairs(3.0), pairs(0.1)
+    selector = Auto(TAU)
+    observed(selector, new, 1)
+    observed(selector, known, 2, first=31)
+    misses(selector, known)
+    assert selector.level == 0
+    assert selector.unseen_miss > selector.target
+    other = Auto(TAU)
+    other.load_state_dict(selector.state_dict())
+    observed(other, known, 3, first=61)
+    misses(other, known)
+    assert other.level == 0
+
+
+def test_batches_become_hard_where_samples_are_easy_at_first_sight():
+    selector, easy = Auto(TAU), pairs(0.1)
+    observed(selector, easy, 1)
+    misses(selector, easy)
+    assert selector.level > 0
+    before = selector.unseen_miss
+    observed(selector, pairs(3.0), 1, first=31)  # rows of hard batches say nothing
+    assert selector.unseen_miss == before < selector.target
+
+
+def test_an_update_counts_once_and_held_out_pairs_count_more():
+    selector, hard = Auto(TAU), pairs(3.0)
+    observed(selector, hard, 1, updates=1)
+    once = selector.state_dict()
+    selector.observe(pairs(0.1).rows, torch.ones(600), 1)
+    assert selector.state_dict() == once
+    easy = unit(cloud("random", 128, 32))
+    told = selector.held_out(easy, easy, 32)
+    observed(selector, hard, 1, first=2)
+    assert selector.unseen_miss == told < selector.target
+
+
+def test_of_a_large_batch_512_rows_are_looked_at():
+    offer = pairs(0.5, 3000)
+    whole = infonce(Contrast.cross(offer.anchors, offer.keys), TAU).miss.mean().item()
+    other = infonce(Contrast.cross(offer.keys, offer.anchors), TAU).miss.mean().item()
+    some = predicted_miss(offer, torch.arange(3000), TAU)
+    assert some == pytest.approx((whole + other) / 2, abs=0.02)
+
+
 def test_the_miss_of_held_out_pairs_is_the_mean_over_whole_batches():
     some = pairs(0.5, 70)
     expected = [predicted_miss(some, torch.arange(n, n + 32), 0.07) for n in (0, 32)]

@@ -216,7 +216,7 @@ class HardBatches(TrainerCallback):
         for ids in tqdm(parts, desc="Encoding samples", disable=quiet):
             mine = ids[rank::world]
             towers = [self._encoded([column[i] for i in mine.tolist()]) for column in columns]
-            self.cache.update_synchronized(mine, *towers)
+            self.cache.update_synchronized(mine, *towers, trained=False)
 
     def _encoded(self, texts: list[str]) -> Tensor:
         if not texts:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from eigenbatch.checks import check_tensor, check_type, ids_tensor, whole
+from eigenbatch.checks import check_flags, check_tensor, check_type, ids_tensor, whole
 from eigenbatch.errors import ParameterError, RowError
 from eigenbatch.processes import initialized
 from eigenbatch.sampling.cache_arguments import (
@@ -18,7 +18,7 @@ from eigenbatch.sampling.cache_arguments import (
     last_occurrences,
     tower_parts,
 )
-from eigenbatch.sampling.cache_state import checked_state
+from eigenbatch.sampling.cache_state import checked_state, checked_visits
 from eigenbatch.sampling.filling import Embed, Progress, fill
 from eigenbatch.sampling.mapped import VERSION, Layout, MappedRows
 from eigenbatch.sampling.replicas import gathered
@@ -81,15 +81,17 @@ class EmbeddingCache:
             raise ParameterError(f"dtype must be one of {names}, got {dtype}")
         self.size, self.dim, self.towers, self.dtype = size, dim, towers, dtype
         self._working = WorkingCopy(towers)
+        self._latest: Tensor | None = None  # ids of the last update, if it was a training step
         self._mapped: MappedRows | None = None
         if path is None:
             self._rows = torch.zeros(size, towers * dim, dtype=dtype, device=device)
             self._ticks = torch.zeros(size, dtype=torch.int32, device=device)  # 0: never updated
+            self._visits = torch.zeros(size if towers == 2 else 0, dtype=torch.uint8, device=device)
             self._tick = 0
         elif device.type == "cpu":
             layout = Layout(size=size, dim=dim, dtype=dtype_name(dtype), towers=towers)
             self._mapped = MappedRows.open_or_create(Path(path), layout)
-            self._rows, self._ticks = self._mapped.rows, self._mapped.ticks
+            self._take_mapped()
             self._tick = int(self._mapped.clock)
         else:
             raise ParameterError(f"a memory-mapped cache is on the CPU, got device={str(device)!r}")
@@ -111,8 +113,8 @@ class EmbeddingCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of rows and ticks: size * (towers * dim * itemsize + 4)."""
-        return self._rows.nbytes + self._ticks.nbytes
+        """Bytes per sample: towers * dim * itemsize + 4, with two towers + 5."""
+        return self._rows.nbytes + self._ticks.nbytes + self._visits.nbytes
 
     @property
     def filled(self) -> Tensor:
@@ -155,7 +157,14 @@ class EmbeddingCache:
         ticks = self._ticks if ids is None else self._ticks[self._index(ids)]  # (n,)
         return torch.where(ticks == 0, -1, self._clock - ticks).long()
 
-    def update(self, ids: Tensor | Sequence[int], z: Tensor, second: Tensor | None = None) -> None:
+    def update(
+        self,
+        ids: Tensor | Sequence[int],
+        z: Tensor,
+        second: Tensor | None = None,
+        *,
+        trained: bool = True,
+    ) -> None:
         """Store row i of z (n, dim) under ids[i]; of a repeated id the last row stays.
 
         Every call makes all other rows one update older. On bad input nothing is changed.
@@ -164,7 +173,10 @@ class EmbeddingCache:
             ids: (n,) samples.
             z: their embeddings; with two towers those of the first.
             second: embeddings by the second tower, where the cache has one.
+            trained: False for an inference pass: the model does not learn from these samples now.
+                `Auto` tells memorised samples by how often they were trained on.
         """
+        check_flags(trained=trained)
         index = self._index(ids)
         parts = tower_parts(z, second, count=len(index), dim=self.dim, towers=self.towers)
         rows = torch.cat(parts, dim=1).to(self.device, self.dtype)  # (n, towers * dim)
@@ -172,8 +184,25 @@ class EmbeddingCache:
         # First: no row is ever newer than the clock of a file. Processes that write the same
         # update one after the other use the same tick; one with an older clock advances to it.
         self._set_clock(max(self._tick + 1, self._clock))
-        self._rows[index[last]] = rows[last]
-        self._ticks[index[last]] = self._tick
+        index = index[last]  # ascending
+        if trained and self.towers == 2:  # a row that another process wrote in this tick is counted
+            counted = (self._ticks[index] == self._tick) | (self._visits[index] == 255)
+            self._visits[index] += (~counted).to(torch.uint8)
+        self._rows[index] = rows[last]
+        self._ticks[index] = self._tick
+        self._latest = index if trained and self.towers == 2 else None
+
+    def latest(self) -> tuple[Tensor, Tensor, int] | None:
+        """What the last update of a cache with two towers wrote, if it was a training step.
+
+        Returns:
+            (n, 2 dim) float32 rows in ascending order of ids, (n,) how often each sample was
+            trained on, and the number of the update.
+        """
+        if self._latest is None:
+            return None
+        rows = self.unit_rows(self._latest)
+        return rows, self._visits[self._latest].long(), self._clock
 
     def update_synchronized(
         self,
@@ -182,6 +211,7 @@ class EmbeddingCache:
         second: Tensor | None = None,
         *,
         group: dist.ProcessGroup | None = None,
+        trained: bool = True,
     ) -> None:
         """`update` with the ids and rows of all processes, so that their caches stay identical.
 
@@ -195,7 +225,7 @@ class EmbeddingCache:
                 z = torch.cat([z, second], dim=1)  # otherwise too narrow, which raises in all
             ids, z = gathered(ids_tensor(ids), z, self.towers * self.dim, group)
             z, second = z.chunk(2, dim=1) if self.towers == 2 else (z, None)
-        self.update(ids, z, second)
+        self.update(ids, z, second, trained=trained)
 
     def fill(
         self,
@@ -240,11 +270,15 @@ class EmbeddingCache:
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of everything; a memory-mapped cache is rather saved by keeping its file."""
-        return self._identity() | {
-            "tick": self._clock,
-            "rows": self._rows.clone(),
-            "ticks": self._ticks.clone(),
-        }
+        return (
+            self._identity()
+            | {
+                "tick": self._clock,
+                "rows": self._rows.clone(),
+                "ticks": self._ticks.clone(),
+            }
+            | ({"visits": self._visits.clone(), "latest": self._latest} if self.towers == 2 else {})
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state of a cache with the same layout.
@@ -255,10 +289,13 @@ class EmbeddingCache:
         rows, ticks, tick = checked_state(
             state, self._identity(), self._rows, self._ticks, towers=self.towers, most=MAX_SIZE
         )
+        visits, latest = checked_visits(state, self._visits, self.size)
         self._set_clock(tick)
         self._working = WorkingCopy(self.towers)
         self._rows.copy_(rows.detach())
         self._ticks.copy_(ticks)
+        self._visits.copy_(visits)
+        self._latest = None if latest is None else latest.to(self.device)
 
     @property
     def _clock(self) -> int:
@@ -275,13 +312,26 @@ class EmbeddingCache:
         plain = self.__dict__ | {"_working": WorkingCopy(self.towers)}
         if self._mapped is None:
             return plain
-        return plain | {"_rows": None, "_ticks": None, "_mapped": self._mapped.place}
+        return plain | {
+            "_rows": None,
+            "_ticks": None,
+            "_visits": None,
+            "_mapped": self._mapped.place,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self._mapped is not None:
             self._mapped = MappedRows.open_or_create(*state["_mapped"])
-            self._rows, self._ticks = self._mapped.rows, self._mapped.ticks
+            self._take_mapped()
+
+    def _take_mapped(self) -> None:
+        assert self._mapped is not None
+        self._rows, self._ticks = self._mapped.rows, self._mapped.ticks
+        self._visits = self._mapped.visits
+        newest = (self._ticks == self._mapped.clock).nonzero().squeeze(1)
+        if len(self._visits) and bool(self._visits[newest].all()):
+            self._latest = newest if len(newest) else None
 
     def _identity(self) -> dict[str, Any]:
         return {

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import described, is_count
+from eigenbatch.checks import described, is_count, is_integer_tensor
 from eigenbatch.sampling.errors import StateError
 
 BLOCK = 2**16
@@ -30,6 +30,20 @@ def checked_state(
         raise StateError("the state has rows from other times than its own: it is damaged")
     check_unit_rows(rows, ticks, towers)
     return rows, ticks, tick
+
+
+def checked_visits(state: dict[str, Any], own: Tensor, size: int) -> tuple[Tensor, Tensor | None]:
+    """Visits and latest ids of a saved state; raises StateError unless they fit this cache."""
+    if not len(own):
+        return own, None
+    visits = stored_like(own, state.get("visits"), "visits")
+    latest: Any = state.get("latest")
+    if latest is not None and not (
+        is_integer_tensor(latest, (None,))
+        and (not len(latest) or 0 <= latest.min() <= latest.max() < size)
+    ):
+        raise StateError(f"the state's latest ids are not below {size}: it is damaged")
+    return visits, latest
 
 
 def stored_like(own: Tensor, stored: object, name: str) -> Tensor:

@@ -29,7 +29,9 @@ class Fillable(Protocol):
         """(n,) -1 where a row is unknown."""
         ...
 
-    def update(self, ids: Tensor, z: Tensor, second: Tensor | None = None) -> None:
+    def update(
+        self, ids: Tensor, z: Tensor, second: Tensor | None = None, *, trained: bool = True
+    ) -> None:
         """Store rows."""
         ...
 
@@ -56,7 +58,8 @@ def fill(
             if unknown.any():
                 with torch.no_grad():
                     parts = _towers(embed(batch), len(ids))
-                cache.update(ids[unknown], *(part[unknown.to(part.device)] for part in parts))
+                rows = (part[unknown.to(part.device)] for part in parts)
+                cache.update(ids[unknown], *rows, trained=False)
                 known += len(set(ids[unknown].tolist()))
             show(known, cache.size)
     return known - before

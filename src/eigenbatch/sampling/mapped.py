@@ -3,7 +3,8 @@
     0     JSON {"format", "version", "size", "dim", "dtype"}, padded with zero bytes;
           with two towers also "towers": 2
     4088  int64, number of updates so far
-    4096  rows (size, towers * dim), then, on the next multiple of 64 bytes, ticks (size,) int32
+    4096  rows (size, towers * dim), then, on the next multiple of 64 bytes, ticks (size,) int32;
+          with two towers then visits (size,) uint8
 
 A new file is sparse: a row that was never written takes no disk space.
 """
@@ -50,6 +51,11 @@ class Layout:
     @property
     def file_bytes(self) -> int:
         """Apparent length of the file."""
+        return self.visit_offset + (self.size if self.towers == 2 else 0)
+
+    @property
+    def visit_offset(self) -> int:
+        """First byte of the visits."""
         return self.tick_offset + 4 * self.size
 
     def header(self) -> bytes:
@@ -69,7 +75,8 @@ class MappedRows:
         whole = torch.from_numpy(self._bytes)
         rows = whole[HEADER : HEADER + layout.row_bytes].view(getattr(torch, layout.dtype))
         self.rows: Tensor = rows.view(layout.size, layout.towers * layout.dim)
-        self.ticks: Tensor = whole[layout.tick_offset : layout.file_bytes].view(torch.int32)
+        self.ticks: Tensor = whole[layout.tick_offset : layout.visit_offset].view(torch.int32)
+        self.visits: Tensor = whole[layout.visit_offset : layout.file_bytes]
         self.clock: Tensor = whole[CLOCK:HEADER].view(torch.int64)  # (1,)
 
     @classmethod

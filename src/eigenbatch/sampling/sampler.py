@@ -32,7 +32,7 @@ from eigenbatch.sampling.order import BATCH, ShuffledEpochs, generator_of, key
 from eigenbatch.sampling.sampler_arguments import POOL_BATCHES, check_numbers, check_shards
 from eigenbatch.sampling.selection import Request, Selection
 from eigenbatch.sampling.working import LIMIT
-from eigenbatch.selectors.offer import completes, searched_by, seeds_of
+from eigenbatch.selectors.offer import completes, observe, searched_by, seeds_of
 from eigenbatch.selectors.random import Random
 from eigenbatch.selectors.selector import Selector, restore, state_of
 
@@ -245,6 +245,7 @@ class SpectralBatchSampler(BatchSampler):
         """What the next choice depends on; None if it was made before a resume."""
         if current.recorded is not None:
             return None
+        observe(self.selector, self.cache.latest)
         batch, size = current.drawn, self.batch_size
         if self.coverage == "epoch":
             size = min(size, self.cache.size - batch * size)

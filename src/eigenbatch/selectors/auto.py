@@ -11,8 +11,10 @@ from torch import Tensor
 from eigenbatch.checks import (
     check_choice,
     check_entries,
+    check_tensor,
     check_type,
     is_count,
+    is_flag,
     is_number,
     real,
     whole,
@@ -25,6 +27,7 @@ from eigenbatch.selectors.neighbours import SEARCHED, Neighbours
 from eigenbatch.selectors.offer import Adjust, Offer, check_offer, complete
 from eigenbatch.selectors.random import Random
 from eigenbatch.selectors.selector import Selector
+from eigenbatch.selectors.unseen import UnseenMiss, is_state
 
 STEPS = (64, 16)
 """Seeds of the batches between random ones and the hardest."""
@@ -32,6 +35,10 @@ STEPS = (64, 16)
 SHARP = 0.07
 """At larger temperatures the miss is large even where every positive is the most similar of all
 (translations at tau 0.3: miss 0.81, yet neighbours gain). So hardness is judged at this one."""
+
+
+LOOKED_AT = 512
+"""Rows of a batch whose miss is computed, against all the others: the mean needs no more."""
 
 
 class Auto:
@@ -43,8 +50,10 @@ class Auto:
     temperature above 0.07 makes the miss large without making the batch hard: there it is
     compared with the target as it would be at 0.07.
 
-    Samples it is trained on can be easy because the model memorised them. Tell it `held_out` pairs
-    now and then, and it stays at random batches while those are hard.
+    Samples it is trained on can be easy because the model memorised them. So it begins with random
+    batches and stays there while unseen samples would be hard. `SpectralBatchSampler` lets it
+    estimate that from the embeddings of the training steps (see `unseen.py`), if two towers are
+    cached; it measures it if it is told `held_out` pairs now and then.
 
     Args:
         tau: temperature of the loss, or a function that returns it if it is learned.
@@ -91,7 +100,10 @@ class Auto:
         self.guard, self.positive, self.layout = guard, positive, layout
         self.level = 0  # of the next batch; 0 is random
         self.miss: float | None = None  # predicted for the last batch
-        self.unseen_miss: float | None = None  # of random batches of held-out pairs
+        self.unseen_miss: float | None = None  # of random batches of unseen pairs
+        self._told = False  # whether unseen_miss was measured, by held_out
+        self._estimate, self._observed = UnseenMiss(), 0  # from training steps, until the first
+        self._begun = False  # hard batch
         counts = [*(count for count in STEPS if count > seeds), seeds]
         self._levels: list[Selector] = [Random(), *(self._guarded(count) for count in counts)]
 
@@ -147,12 +159,36 @@ class Auto:
         offer = Offer(rows=torch.cat(sides, dim=1), towers=2)
         batches = offer.free[: len(offer) // batch_size * batch_size].view(-1, batch_size)
         tau = min(self._tau(), SHARP)
-        self.unseen_miss = fmean(
-            predicted_miss(offer, batch, tau, layout=self.layout) for batch in batches
+        self.unseen_miss, self._told = (
+            fmean(predicted_miss(offer, batch, tau, layout=self.layout) for batch in batches),
+            True,
         )
         if self._memorised:
             self.level = 0
         return self.unseen_miss
+
+    def observe(self, rows: Tensor, visits: Tensor, update: int) -> None:
+        """Estimate from a training step how hard unseen samples would be; the sampler calls this.
+
+        Ignored where it says nothing new: with one tower, after the first hard batch, and once
+        `held_out` was told.
+
+        Args:
+            rows: (n, 2d) unit anchors and keys of one batch, as they were in the step.
+            visits: (n,) how often each of the samples was trained on, this time included.
+            update: number of the update of the cache that they are from; each one counts once.
+        """
+        check_matrix(rows, "rows")
+        check_tensor(visits, "visits")
+        if self._told or self._begun or whole(update, "update") <= self._observed:
+            return
+        self._observed = update
+        if len(rows) < 2 or self.positive is not None:
+            return
+        tau = min(self._tau(), SHARP)
+        index, misses = _misses(rows, 2, tau, layout=self.layout)
+        self._estimate.observe(misses.cpu(), visits.to(index.device)[index].cpu())
+        self.unseen_miss = self._estimate.value
 
     @property
     def _memorised(self) -> bool:
@@ -171,20 +207,38 @@ class Auto:
         judged = self.miss if tau <= SHARP else predicted(SHARP, self.positive)
         step = 1 if judged < self.target and not self._memorised else -1
         self.level = min(max(0, self.level + step), len(self._levels) - 1)
+        self._begun = self._begun or self.level > 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The level of the next batch, and what held-out pairs said."""
-        return {"level": self.level, "unseen_miss": self.unseen_miss}
+        """The level of the next batch, and what is known of unseen pairs."""
+        return {
+            "level": self.level,
+            "unseen_miss": self.unseen_miss,
+            "told": self._told,
+            "begun": self._begun,
+            "observed": self._observed,
+            "estimate": self._estimate.state_dict(),
+        }
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
         """Raise unless `state` is a state of this selector."""
-        entries = {"level": self._is_level, "unseen_miss": _is_miss}
+        entries = {
+            "level": self._is_level,
+            "unseen_miss": _is_miss,
+            "told": is_flag,
+            "begun": is_flag,
+            "observed": is_count,
+            "estimate": is_state,
+        }
         check_entries(state, "Auto", entries)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at the saved level."""
         self.check_state_dict(state)
         self.level, self.unseen_miss = state["level"], state["unseen_miss"]
+        self._told, self._begun = state["told"], state["begun"]
+        self._observed = state["observed"]
+        self._estimate.load_state_dict(state["estimate"])
 
     def _is_level(self, value: object) -> bool:
         return is_count(value) and value < len(self._levels)  # type: ignore[operator]
@@ -206,23 +260,34 @@ def predicted_miss(
     *,
     layout: Layout = "cross",
 ) -> float:
-    """Mean miss of a batch as cached, over the anchors of both sides.
+    """Mean miss of a batch as cached, over the anchors of both sides."""
+    rows = offer.rows.index_select(0, batch)  # (n, w)
+    return _misses(rows, offer.towers, tau, positive, layout=layout)[1].mean().item()
+
+
+def _misses(
+    rows: Tensor, towers: int, tau: float, positive: float | None = None, *, layout: Layout
+) -> tuple[Tensor, Tensor]:
+    """Rows of a batch (n, w) that are looked at, and the miss of each (s,), mean of both sides.
 
     It is sigmoid(logsumexp over negatives - positive logit), as in `core.infonce`: 1 - p cancels.
     With one tower key j is positive * z_j and a part orthogonal to all other rows, so that its
     similarity to anchor i is positive * <z_i, z_j>, and to key i positive^2 * <z_i, z_j>.
     """
-    rows = offer.rows.index_select(0, batch)  # (n, w)
-    if offer.towers == 2:
+    if towers == 2:
         anchors, keys = rows.chunk(2, dim=1)
     else:
         assert positive is not None
         anchors, keys = rows, positive * rows
-    misses = []
+    step = -(-len(rows) // LOOKED_AT)
+    index = torch.arange(0, len(rows), step, device=rows.device)  # (s,)
+    misses = torch.zeros(len(index), dtype=rows.dtype, device=rows.device)
     with no_autocast(rows):
-        across = anchors @ keys.T / tau  # (n, n)
-        for logits, own in ((across, anchors), (across.T, keys)):
-            negatives = [logits] if layout == "cross" else [logits, own @ own.T / tau]
-            others = torch.cat([part.clone().fill_diagonal_(-torch.inf) for part in negatives], 1)
-            misses.append((others.logsumexp(1) - logits.diagonal()).sigmoid().mean())
-    return float(sum(misses) / 2)
+        for own, other in ((anchors, keys), (keys, anchors)):
+            some = own[::step]  # (s, d)
+            across = some @ other.T / tau  # (s, n)
+            positives = across.gather(1, index[:, None])  # (s, 1)
+            negatives = [across] if layout == "cross" else [across, some @ own.T / tau]
+            logits = [part.scatter(1, index[:, None], -torch.inf) for part in negatives]
+            misses += (torch.cat(logits, 1).logsumexp(1) - positives[:, 0]).sigmoid() / 2
+    return index, misses

@@ -251,6 +251,17 @@ def _nothing(batch: Tensor) -> None:
     """For selectors that learn nothing from a batch."""
 
 
+def observe(selector: object, latest: Callable[[], tuple[Tensor, Tensor, int] | None]) -> None:
+    """Tell a selector and those it is made of about the last training step; `latest` reads it.
+
+    Nothing is read for selectors that do not learn from it.
+    """
+    for part in getattr(selector, "_parts", ()):  # of a rule or a schedule
+        observe(part, latest)
+    if hasattr(selector, "observe") and (found := latest()) is not None:
+        selector.observe(*found)
+
+
 def check_offer(offer: Offer, batch_size: int, generator: torch.Generator | None) -> None:
     """Raise unless `batch_size` rows can be chosen from the offer."""
     check_type(offer, Offer, "offer", ": make one by Offer.of(pool, batch_size)")

@@ -66,6 +66,10 @@ class Rule:
         """How many samples of a batch the inner selector starts from."""
         return seeds_of(self.selector)
 
+    @property
+    def _parts(self) -> tuple[Selector, ...]:
+        return (self.selector,)
+
     def _bound(self, selector: Selector) -> Self:
         """The same rule for another inner selector, counting into the same `unkept`."""
         twin = copy(self)

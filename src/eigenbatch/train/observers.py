@@ -69,7 +69,7 @@ class FillCache(Observer):
             if self.cache.towers == 2:
                 second.append(self.method.embed(batch.second, 1).float().cpu())
         other = torch.cat(second) if second else None
-        self.cache.update_synchronized(torch.cat(ids), torch.cat(first), other)
+        self.cache.update_synchronized(torch.cat(ids), torch.cat(first), other, trained=False)
 
 
 class TellLoss(Observer):

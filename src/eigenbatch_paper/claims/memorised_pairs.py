@@ -39,24 +39,27 @@ def chunks(scale: Scale) -> list[Chunk]:
 
 
 def judge(rows: list[Row]) -> Verdict:
-    """Neighbours must lose on captions, and Auto that is told must lose nowhere."""
+    """Neighbours must lose on captions, and Auto nowhere, whether or not it is told."""
     groups, gains = _groups(rows), _gains(rows)
     captions, translations = (gains[name] for name in SETS.values())
     random = groups["captions"]["random"]
     best = max(one.mean for one in translations.values())
+    autos = ("auto", "auto, told")
     return decided(
         {
             "neighbours-4 lose on captions": effect(
                 facts.gain(random, groups["captions"]["neighbours-4"])
-            ),
-            "auto that is told loses at most 0.5 points on captions": no_loss(
-                captions["auto, told"], within=MARGIN
-            ),
+            )
+        }
+        | {
+            f"{arm} loses at most 0.5 points on captions": no_loss(captions[arm], within=MARGIN)
+            for arm in autos
         },
         {
-            "auto that is told is within 0.5 points of the best on translations": (
-                translations["auto, told"].mean >= best - MARGIN
+            f"{arm} is within 0.5 points of the best on translations": (
+                translations[arm].mean >= best - MARGIN
             )
+            for arm in autos
         },
         "; ".join(
             f"{name}: "
@@ -69,8 +72,9 @@ def judge(rows: list[Row]) -> Verdict:
             f"({name})"
             for name in SETS.values()
         )
-        + " do not beat all negatives of their batch. Three seeds of a like set-up were seen "
-        "before the criterion was written.",
+        + " do not beat all negatives of their batch. Auto estimates from first visits how hard "
+        "unseen pairs are; told, it measures it. One seed of each was seen before the criterion "
+        "was written; Auto before that estimate lost 1.9 points on captions (ten seeds).",
     )
 
 
@@ -116,11 +120,12 @@ CLAIM = Claim(
     name="memorised-pairs",
     section="Beyond the paper",
     statement="Where training pairs are easy only because they are memorised, hard batches lose. "
-    "Held-out pairs tell: Auto that is told of them loses nothing, and keeps its gain elsewhere.",
+    "Auto sees that and loses nothing, with and without held-out pairs, and keeps its gain "
+    "elsewhere.",
     printed="nothing",
     criterion="On captions the interval of the gain of neighbours-4 over Random lies below zero, "
-    "and that of Auto with held-out pairs not below -0.5 points; on translations this Auto is "
-    "within 0.5 points of the best policy.",
+    "and those of Auto with and without held-out pairs do not reach below -0.5 points; on "
+    "translations both are within 0.5 points of the best policy.",
     size={"smoke": "made-up pairs, 2 epochs", "small": SETTING, "paper": SETTING},
     minutes={"smoke": 0.3, "small": 30, "paper": 30},
     chunks=chunks,
