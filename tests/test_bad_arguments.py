@@ -197,6 +197,7 @@ def selectors():
     }  # fmt: skip
     rows = {
         "Auto.held_out": (Auto(0.1).held_out, {"z1": Z, "z2": Z, "batch_size": 3}),
+        "Auto.observe": (Auto(0.1).observe, {"rows": Z, "visits": IDS, "update": 1}),
         "BatchBuilder": (BatchBuilder, {"batch_size": 3, "probe": 2}),
         "BatchBuilder.offer": (BatchBuilder(3).offer, {"ids": IDS, "z": Z}),
         "frobenius_diversity": (eigenbatch.selectors.frobenius_diversity,
@@ -244,10 +245,12 @@ def stateful():
                                             "progress": False}),
         "EmbeddingCache.get": (made.get, {"ids": IDS, "tower": 0}),
         "EmbeddingCache.load_state_dict": (made.load_state_dict, {"state": made.state_dict()}),
-        "EmbeddingCache.update": (made.update, {"ids": IDS, "z": Z, "second": None}),
+        "EmbeddingCache.update": (made.update,
+                                  {"ids": IDS, "z": Z, "second": None, "trained": True}),
         "EmbeddingCache.unit_rows": (made.unit_rows, {"ids": IDS}),
         "EmbeddingCache.update_synchronized": (made.update_synchronized,
-                                               {"ids": IDS, "z": Z, "second": None, "group": None}),
+                                               {"ids": IDS, "z": Z, "second": None, "group": None,
+                                                "trained": True}),
         "OnlineProbe": (OnlineProbe, {"classes": 3, "memory": 8, "window": 2}),
         "OnlineProbe.__call__": (OnlineProbe(3), {"z": Z, "labels": IDS % 3}),
         "OnlineProbe.load_state_dict": (OnlineProbe(3).load_state_dict,

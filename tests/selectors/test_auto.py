@@ -13,7 +13,7 @@ from eigenbatch import (
     Schedule,
     infonce,
 )
-from eigenbatch.errors import ParameterError
+from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.selectors import EveryNth
 from eigenbatch.selectors.auto import predicted_miss
 from eigenbatch.selectors.offer import Offer
@@ -101,6 +101,11 @@ def test_an_update_counts_once_and_held_out_pairs_count_more():
     told = selector.held_out(easy, easy, 32)
     observed(selector, hard, 1, first=2)
     assert selector.unseen_miss == told < selector.target
+
+
+def test_rows_and_visits_that_do_not_match_are_refused():
+    with pytest.raises(ShapeError, match="600 rows need as many visits"):
+        Auto(TAU).observe(pairs(0.1).rows, torch.ones(3), 1)
 
 
 def test_of_a_large_batch_512_rows_are_looked_at():

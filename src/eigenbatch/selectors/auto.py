@@ -180,7 +180,9 @@ class Auto:
         """
         check_matrix(rows, "rows")
         check_tensor(visits, "visits")
-        if self._told or self._begun or whole(update, "update") <= self._observed:
+        if visits.shape != rows.shape[:1]:
+            raise ShapeError(f"{len(rows)} rows need as many visits, got {tuple(visits.shape)}")
+        if whole(update, "update") <= self._observed or self._told or self._begun:
             return
         self._observed = update
         if len(rows) < 2 or self.positive is not None:
