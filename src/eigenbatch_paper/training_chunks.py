@@ -276,11 +276,16 @@ def facts(run: "RunRecord") -> TrainingFacts:
         "steps_per_epoch": run.metrics.end[0] / run.metrics.end[1],
         "read_at": read.step.tolist(),
         "readings": {
-            name: series[f"spectral/{name}"].value.tolist()
+            name: short(series[f"spectral/{name}"].value.tolist())
             for name in READINGS
             if f"spectral/{name}" in series
         },
     }
+
+
+def short(values: Iterable[float]) -> list[float]:
+    """To six digits: readings are most of a row, and rows are kept in results/."""
+    return [float(f"{value:.6g}") for value in values]
 
 
 def training_claim(

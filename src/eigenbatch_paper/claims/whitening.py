@@ -17,6 +17,7 @@ from eigenbatch_paper.training_chunks import (
     FEWER_SEEDS,
     facts,
     settings_of,
+    short,
     trained,
     training_chunk,
     training_claim,
@@ -56,7 +57,8 @@ def compute(chunk: Chunk, place: Place) -> list[Row]:
         return [row | {"arm": ACTIVE}]
     lines = {line["step"]: line for line in map(json.loads, copies.read_text().splitlines())}
     measured = {
-        name: [lines[step][name] for step in sorted(lines)] for name in ("gradient", "sigma_hat")
+        name: short(lines[step][name] for step in sorted(lines))
+        for name in ("gradient", "sigma_hat")
     }
     return [row | spans | {"arm": PASSIVE, "copies": measured}]
 
