@@ -197,7 +197,8 @@ def selectors():
     }  # fmt: skip
     rows = {
         "Auto.held_out": (Auto(0.1).held_out, {"z1": Z, "z2": Z, "batch_size": 3}),
-        "Auto.observe": (Auto(0.1).observe, {"rows": Z, "visits": IDS, "update": 1}),
+        "Auto.observe_training": (Auto(0.1).observe_training,
+                                  {"step": (Z, IDS, 1), "batch_size": 3}),
         "BatchBuilder": (BatchBuilder, {"batch_size": 3, "probe": 2}),
         "BatchBuilder.offer": (BatchBuilder(3).offer, {"ids": IDS, "z": Z}),
         "frobenius_diversity": (eigenbatch.selectors.frobenius_diversity,

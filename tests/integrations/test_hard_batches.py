@@ -191,11 +191,12 @@ class StopAt(TrainerCallback):
         control.should_training_stop = state.global_step == self.step
 
 
-def watched(path, *, stop=None, resume=False, every=8, **options):
+def watched(path, *, stop=None, resume=False, every=8, hard=None, **options):
     """Batches, and the states of monitor and cache at the end of a run; stopped or resumed."""
     torch.manual_seed(0)
     trained = model()
-    hard, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
+    hard = hard(trained) if hard else HardBatches(trained, Neighbours(1))
+    loss = Noting(trained)
     monitor = SpectralMonitor(1 / 20, every=2, quiet=True, strict=True)
     options = {"save_strategy": "steps", "save_steps": every} | options
     made = trainer(path, trained, hard, loss, **options)
@@ -219,6 +220,27 @@ def test_a_run_interrupted_in_an_epoch_ends_as_the_whole_one(ignore, tmp_path):
     assert before + after == batches
     assert resumed_state == state
     assert torch.equal(resumed_cached, cached)
+
+
+def test_a_run_that_encoded_first_is_resumed_without_encoding_again(tmp_path):
+    options = {"hard": lambda model: HardBatches(model, Neighbours(1), encode_first=True)}
+    batches, *_ = watched(tmp_path / "whole", **options)
+    before, *_ = watched(tmp_path / "parts", stop=8, **options)
+    after, *_ = watched(tmp_path / "parts", resume=True, **options)
+    assert before + after == batches
+
+
+def test_what_an_evaluation_told_auto_before_a_checkpoint_is_resumed(tmp_path):
+    texts = [f"w{i}" for i in range(SIZE)]
+    mismatched = Dataset.from_dict({"anchor": texts, "positive": texts[1:] + texts[:1]})
+    options = {
+        "hard": lambda model: HardBatches(model, Auto(0.05)), "evaluate": mismatched,
+        "eval_strategy": "steps", "eval_steps": 8,
+    }  # fmt: skip
+    batches, *_ = watched(tmp_path / "whole", **options)
+    before, *_ = watched(tmp_path / "parts", stop=8, **options)
+    after, *_ = watched(tmp_path / "parts", resume=True, **options)
+    assert before + after == batches
 
 
 @SKIPPING

@@ -63,7 +63,7 @@ def observed(selector, offer, visits, *, first=1, updates=30):
     """Show it random batches of 64 rows, each trained on so many times."""
     for update in range(first, first + updates):
         index = torch.randperm(len(offer), generator=generator(update))[:64]
-        selector.observe(offer.rows[index], torch.full((64,), visits), update)
+        selector.observe_training((offer.rows[index], torch.full((64,), visits), update), 64)
 
 
 def test_batches_stay_random_where_samples_are_easy_only_after_they_were_trained_on():
@@ -95,7 +95,7 @@ def test_an_update_counts_once_and_held_out_pairs_count_more():
     selector, hard = Auto(TAU), pairs(3.0)
     observed(selector, hard, 1, updates=1)
     once = selector.state_dict()
-    selector.observe(pairs(0.1).rows, torch.ones(600), 1)
+    selector.observe_training((pairs(0.1).rows, torch.ones(600), 1), 64)
     assert selector.state_dict() == once
     easy = unit(cloud("random", 128, 32))
     told = selector.held_out(easy, easy, 32)
@@ -105,7 +105,27 @@ def test_an_update_counts_once_and_held_out_pairs_count_more():
 
 def test_rows_and_visits_that_do_not_match_are_refused():
     with pytest.raises(ShapeError, match="600 rows need as many visits"):
-        Auto(TAU).observe(pairs(0.1).rows, torch.ones(3), 1)
+        Auto(TAU).observe_training((pairs(0.1).rows, torch.ones(3), 1), 64)
+
+
+def test_a_step_of_several_processes_is_read_batch_by_batch():
+    offer = pairs(0.7, 512)
+    whole, parts = Auto(TAU), Auto(TAU)
+    whole.observe_training((offer.rows, torch.ones(512), 1), 512)
+    parts.observe_training((offer.rows, torch.ones(512), 1), 64)
+    expected = [predicted_miss(offer, torch.arange(i, 512, 8), 0.07) for i in range(8)]
+    assert parts.unseen_miss == pytest.approx(sum(expected) / 8, rel=1e-4)
+    assert whole.unseen_miss > parts.unseen_miss  # more negatives
+
+
+def test_before_the_first_training_step_nothing_is_known_and_batches_are_random():
+    selector, easy = Auto(TAU), pairs(0.1)
+    selector.observe_training(None, 32)
+    misses(selector, easy)
+    assert selector.level == 0
+    observed(selector, easy, 1, updates=1)
+    misses(selector, easy)
+    assert selector.level > 0
 
 
 def test_of_a_large_batch_512_rows_are_looked_at():

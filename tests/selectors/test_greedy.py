@@ -63,6 +63,15 @@ def test_the_fast_path_and_the_torch_path_agree_index_for_index(dtype, probe, ki
     assert torch.equal(fast, torch_path)
 
 
+@pytest.mark.parametrize(
+    "rows", [torch.eye(30).repeat(20, 1), unit(cloud("random", 90, 24)).repeat(7, 1)]
+)
+def test_among_copies_of_rows_both_paths_pick_the_same_rows(rows):
+    fast = least_similar(rows, 150, probe=None, generator=generator())
+    torch_path = greedy_search(rows, 150, probe=None, generator=generator())
+    assert torch.equal(rows[fast], rows[torch_path])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_fast_and_torch_paths_reach_the_same_rank_even_among_ties(kind):
     rows = unit(cloud(kind, 200, 12))

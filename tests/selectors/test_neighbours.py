@@ -58,6 +58,13 @@ def test_a_batch_begins_with_the_given_rows_and_holds_no_barred_one(selector, gi
     assert not barred[chosen].any()
 
 
+@pytest.mark.parametrize("selector", [Neighbours(2), Greedy(), PoolMax(), Random()])
+def test_more_given_rows_than_the_batch_holds_are_refused(selector):
+    offer = Offer(rows=torch.eye(8), given=torch.arange(5))
+    with pytest.raises(ShapeError, match="5 rows are given, but batch_size is 3"):
+        selector.complete(offer, 3)
+
+
 def test_given_rows_are_the_seeds_and_bring_their_nearest():
     rows = unit(cloud("random", 200, 8))
     offer = Offer(rows=rows, given=torch.tensor([5, 90]))

@@ -212,7 +212,7 @@ class HardBatches(TrainerCallback):
         columns = _two_columns(self._dataset)
         rank, world = rank_and_world()
         unknown = (~self.cache.filled).nonzero().squeeze(1)  # (m,)
-        parts = torch.split(unknown, 1024 * world)
+        parts = torch.split(unknown, 1024 * world) if len(unknown) else ()
         for ids in tqdm(parts, desc="Encoding samples", disable=quiet):
             mine = ids[rank::world]
             towers = [self._encoded([column[i] for i in mine.tolist()]) for column in columns]

@@ -329,9 +329,6 @@ class EmbeddingCache:
         assert self._mapped is not None
         self._rows, self._ticks = self._mapped.rows, self._mapped.ticks
         self._visits = self._mapped.visits
-        newest = (self._ticks == self._mapped.clock).nonzero().squeeze(1)
-        if len(self._visits) and bool(self._visits[newest].all()):
-            self._latest = newest if len(newest) else None
 
     def _identity(self) -> dict[str, Any]:
         return {

@@ -36,7 +36,9 @@ def checked_visits(state: dict[str, Any], own: Tensor, size: int) -> tuple[Tenso
     """Visits and latest ids of a saved state; raises StateError unless they fit this cache."""
     if not len(own):
         return own, None
-    visits = stored_like(own, state.get("visits"), "visits")
+    if "visits" not in state:  # of version 0.1: rows may have been trained on any number of times
+        return torch.where(state["ticks"] > 0, 255, 0).to(own.dtype), None
+    visits = stored_like(own, state["visits"], "visits")
     latest: Any = state.get("latest")
     if latest is not None and not (
         is_integer_tensor(latest, (None,))

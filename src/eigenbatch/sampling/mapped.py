@@ -132,5 +132,6 @@ def _check(path: Path, wanted: Layout) -> None:
         )
     if (length := path.stat().st_size) != wanted.file_bytes:
         raise CacheFileError(
-            f"{path} has {length} bytes, expected {wanted.file_bytes}: was it cut off in a copy?"
+            f"{path} has {length} bytes, expected {wanted.file_bytes}: was it cut off in a "
+            "copy, or made by an earlier version with two towers? Then remove it"
         )

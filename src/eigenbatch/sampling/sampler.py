@@ -32,7 +32,7 @@ from eigenbatch.sampling.order import BATCH, ShuffledEpochs, generator_of, key
 from eigenbatch.sampling.sampler_arguments import POOL_BATCHES, check_numbers, check_shards
 from eigenbatch.sampling.selection import Request, Selection
 from eigenbatch.sampling.working import LIMIT
-from eigenbatch.selectors.offer import completes, observe, searched_by, seeds_of
+from eigenbatch.selectors.offer import completes, observe_training, searched_by, seeds_of
 from eigenbatch.selectors.random import Random
 from eigenbatch.selectors.selector import Selector, restore, state_of
 
@@ -189,6 +189,8 @@ class SpectralBatchSampler(BatchSampler):
                 f"consumed must be between 0 and the {current.drawn} batches drawn in epoch "
                 f"{current.epoch}, got {consumed}"
             )
+        if not self.background:  # what it was told since the last choice; a thread is ahead of it
+            current.keep_selector_state(state_of(self.selector))
         identity = {"version": VERSION, "sampler": self._identity()}
         return identity | current.state_dict(consumed) | {"ended": ended}
 
@@ -245,7 +247,8 @@ class SpectralBatchSampler(BatchSampler):
         """What the next choice depends on; None if it was made before a resume."""
         if current.recorded is not None:
             return None
-        observe(self.selector, self.cache.latest)
+        if self.cache.towers == 2:
+            observe_training(self.selector, self.cache.latest, self.batch_size)
         batch, size = current.drawn, self.batch_size
         if self.coverage == "epoch":
             size = min(size, self.cache.size - batch * size)

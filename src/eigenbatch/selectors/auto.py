@@ -104,6 +104,7 @@ class Auto:
         self._told = False  # whether unseen_miss was measured, by held_out
         self._estimate, self._observed = UnseenMiss(), 0  # from training steps, until the first
         self._begun = False  # hard batch
+        self._blind = False  # whether steps are to be observed, and there was none yet
         counts = [*(count for count in STEPS if count > seeds), seeds]
         self._levels: list[Selector] = [Random(), *(self._guarded(count) for count in counts)]
 
@@ -167,30 +168,44 @@ class Auto:
             self.level = 0
         return self.unseen_miss
 
-    def observe(self, rows: Tensor, visits: Tensor, update: int) -> None:
+    def observe_training(self, step: tuple[Tensor, Tensor, int] | None, batch_size: int) -> None:
         """Estimate from a training step how hard unseen samples would be; the sampler calls this.
 
-        Ignored where it says nothing new: with one tower, after the first hard batch, and once
-        `held_out` was told.
+        It says nothing new after the first hard batch, and once `held_out` was told.
 
         Args:
-            rows: (n, 2d) unit anchors and keys of one batch, as they were in the step.
-            visits: (n,) how often each of the samples was trained on, this time included.
-            update: number of the update of the cache that they are from; each one counts once.
+            step: `EmbeddingCache.latest()`: (n, 2d) unit anchors and keys as they were in the step,
+                (n,) how often each sample was trained on, and the number of the update; None:
+                there was no step yet, so batches are random.
+            batch_size: samples that are contrasted with each other; n may be several batches.
         """
+        check_type(step, (tuple, type(None)), "step")
+        whole(batch_size, "batch_size", least=1)
+        if step is None:
+            self._blind = self._observed == 0
+            return
+        rows, visits, update = step
         check_matrix(rows, "rows")
         check_tensor(visits, "visits")
         if visits.shape != rows.shape[:1]:
             raise ShapeError(f"{len(rows)} rows need as many visits, got {tuple(visits.shape)}")
+        self._blind = False
         if whole(update, "update") <= self._observed or self._told or self._begun:
             return
         self._observed = update
-        if len(rows) < 2 or self.positive is not None:
+        if min(len(rows), batch_size) < 2 or self.positive is not None:
             return
-        tau = min(self._tau(), SHARP)
-        index, misses = _misses(rows, 2, tau, layout=self.layout)
-        self._estimate.observe(misses.cpu(), visits.to(index.device)[index].cpu())
+        parts = max(1, len(rows) // batch_size)  # every parts-th row is a batch
+        some = range(min(parts, -(-LOOKED_AT // batch_size)))
+        found = [self._seen(rows[part::parts], visits[part::parts]) for part in some]
+        misses, visited = (torch.cat(pair) for pair in zip(*found, strict=True))
+        self._estimate.observe(misses, visited)
         self.unseen_miss = self._estimate.value
+
+    def _seen(self, rows: Tensor, visits: Tensor) -> tuple[Tensor, Tensor]:
+        """Misses of rows of one batch, as they are compared with the target, and their visits."""
+        index, misses = _misses(rows, 2, min(self._tau(), SHARP), layout=self.layout)
+        return misses.cpu(), visits.to(index.device)[index].cpu()
 
     @property
     def _memorised(self) -> bool:
@@ -207,7 +222,7 @@ class Auto:
         predicted = partial(predicted_miss, offer, batch, layout=self.layout)
         self.miss = predicted(tau, self.positive)
         judged = self.miss if tau <= SHARP else predicted(SHARP, self.positive)
-        step = 1 if judged < self.target and not self._memorised else -1
+        step = 1 if judged < self.target and not (self._memorised or self._blind) else -1
         self.level = min(max(0, self.level + step), len(self._levels) - 1)
         self._begun = self._begun or self.level > 0
 

@@ -251,15 +251,19 @@ def _nothing(batch: Tensor) -> None:
     """For selectors that learn nothing from a batch."""
 
 
-def observe(selector: object, latest: Callable[[], tuple[Tensor, Tensor, int] | None]) -> None:
+def observe_training(
+    selector: object,
+    latest: Callable[[], tuple[Tensor, Tensor, int] | None],
+    batch_size: int,
+) -> None:
     """Tell a selector and those it is made of about the last training step; `latest` reads it.
 
     Nothing is read for selectors that do not learn from it.
     """
     for part in getattr(selector, "_parts", ()):  # of a rule or a schedule
-        observe(part, latest)
-    if hasattr(selector, "observe") and (found := latest()) is not None:
-        selector.observe(*found)
+        observe_training(part, latest, batch_size)
+    if hasattr(selector, "observe_training"):
+        selector.observe_training(latest(), batch_size)
 
 
 def check_offer(offer: Offer, batch_size: int, generator: torch.Generator | None) -> None:
@@ -267,6 +271,10 @@ def check_offer(offer: Offer, batch_size: int, generator: torch.Generator | None
     check_type(offer, Offer, "offer", ": make one by Offer.of(pool, batch_size)")
     whole(batch_size, "batch_size", least=1)
     check_generator(generator)
+    if len(offer.given) > batch_size:
+        raise ShapeError(
+            f"{len(offer.given)} rows are given, but batch_size is {batch_size}: the batch is full"
+        )
     free = len(offer.free)
     if len(offer.given) + free < batch_size:
         raise ShapeError(

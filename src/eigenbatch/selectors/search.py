@@ -163,7 +163,7 @@ def _whole_pool(rows: Tensor, first: Tensor, batch_size: int) -> NDArray[np.int6
     best = int(squares.argmin())
     while len(picks) < batch_size:
         squares[best] = -1  # among equal rows too it is the first that is foreseen
-        foreseen = _foreseen(rows, torch.from_numpy(squares))
+        foreseen = _foreseen(rows, squares)
         torch.mm(rows[foreseen], rows.T, out=block[: len(foreseen)])
         cosines = dict(zip(foreseen.tolist(), block.numpy(), strict=False))
         while best in cosines and len(picks) < batch_size:
@@ -175,11 +175,11 @@ def _whole_pool(rows: Tensor, first: Tensor, batch_size: int) -> NDArray[np.int6
     return np.array(picks)
 
 
-def _foreseen(rows: Tensor, squares: Tensor) -> Tensor:
+def _foreseen(rows: Tensor, squares: Rows) -> Tensor:
     """The next picks as if there were no rows but those of smallest sums; the first is certain."""
-    sums, likely = squares.topk(min(LIKELY, len(rows)), largest=False, sorted=False)
+    likely = torch.from_numpy(_smallest(squares, LIKELY))
     near = rows.index_select(0, likely)
-    gram, values = torch.mm(near, near.T).numpy(), sums.numpy()
+    gram, values = torch.mm(near, near.T).numpy(), squares[likely]
     np.multiply(gram, gram, out=gram)
     np.fill_diagonal(gram, np.inf)
     ahead = np.empty(min(WIDTH, len(likely)), dtype=np.int64)
@@ -187,6 +187,18 @@ def _foreseen(rows: Tensor, squares: Tensor) -> Tensor:
         ahead[i] = values.argmin()
         np.add(values, gram[ahead[i]], out=values)
     return likely[torch.from_numpy(ahead)]
+
+
+def _smallest(squares: Rows, count: int) -> NDArray[np.intp]:
+    """Where the `count` smallest are, in order; of equal ones the first, as in `argmin`."""
+    if count >= len(squares):
+        return np.arange(len(squares))
+    limit = torch.from_numpy(squares).topk(count, largest=False, sorted=False).values.max().item()
+    found = np.flatnonzero(squares <= limit)
+    if len(found) > count:
+        last = np.flatnonzero(squares[found] == limit)[count - len(found) :]
+        found = np.delete(found, last)
+    return found
 
 
 def _probed(

@@ -19,11 +19,13 @@ from torch import Tensor
 
 from eigenbatch.checks import is_count, is_number
 
-SETTLED = 512
-"""Rows from which a(v) is measured."""
+SETTLED = 256
+"""Rows from which a(v) is measured. Of a smaller data set g does not change after the first epoch:
+the estimate is then too high, and batches stay random."""
 
-SMOOTHING = 0.2
-"""Share of the last batch in g."""
+HALF = 128
+"""Rows of a batch that have as much weight in g as all batches before. A fixed share would lag
+behind where epochs have few batches, and book that as memory."""
 
 VISITS = 16
 """More visits count as so many: what is memorised by then stays so."""
@@ -58,9 +60,10 @@ class UnseenMiss:
             groups[visit] = (len(some), _logit(some.mean().item()))
         known = [(n, m - a) for v, (n, m) in groups.items() if (a := self._settled(v)) is not None]
         if known:
-            mean = sum(n * level for n, level in known) / sum(n for n, _ in known)
+            rows = sum(n for n, _ in known)
+            mean = sum(n * level for n, level in known) / rows
             before = mean if self._level is None else self._level
-            self._level = before + SMOOTHING * (mean - before)
+            self._level = before + rows / (rows + HALF) * (mean - before)
         if self._level is None:
             return
         for visit, (n, m) in groups.items():
