@@ -11,6 +11,16 @@ finding about an effect, read from its 95 % interval beside zero and the printed
 | holds zero and excludes the printed figure, or lies on the other side of zero | refuted |
 | fewer than three pairs, or a run without a value | open |
 
+A claim that two things are equal, or that nothing is lost, has a margin instead:
+
+| interval | finding |
+| --- | --- |
+| lies within the margin (for a loss: does not reach below it) | shown |
+| lies beyond the margin | refuted |
+| otherwise | open |
+
+A fact needs no interval: it is decided by the runs that there are.
+
 | main parts | rest | verdict |
 | --- | --- | --- |
 | one is refuted | any | does not reproduce |
@@ -89,19 +99,19 @@ def interval(low: float, high: float, printed: float | None = None) -> Finding:
 
 
 def equal(difference: PairedDifference, *, within: float) -> Finding:
-    """Claimed to be equal: shown if the interval lies within a margin, refuted if beside zero."""
+    """Claimed to be equal: shown if the interval lies within a margin, refuted if beyond it."""
     low, high = _ends(difference)
     if -within <= low and high <= within:
         return "shown"
-    return "refuted" if low > 0 or high < 0 else "open"
+    return "refuted" if low > within or high < -within else "open"
 
 
 def no_loss(difference: PairedDifference, *, within: float) -> Finding:
-    """Claimed not to be lower: shown if not below by more than a margin, refuted if below zero."""
+    """Claimed not to be lower by more than a margin: shown if the interval is not, or refuted."""
     low, high = _ends(difference)
     if low >= -within:
         return "shown"
-    return "refuted" if high < 0 else "open"
+    return "refuted" if high < -within else "open"
 
 
 def all_of(findings: Iterable[Finding | bool]) -> Finding:

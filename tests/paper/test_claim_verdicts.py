@@ -35,6 +35,8 @@ def test_two_seeds_show_nothing_however_well_they_agree():
     ([0.05, 0.051, 0.049], "refuted", "shown"),
     ([-0.05, -0.051, -0.049], "refuted", "refuted"),
     ([0.1, -0.1, 0.0], "open", "open"),
+    ([0.009, 0.011, 0.010], "open", "shown"),  # beside zero, partly within the margin
+    ([-0.009, -0.011, -0.010], "open", "open"),
 ])  # fmt: skip
 def test_equality_is_shown_by_an_interval_within_the_margin(values, same, not_lower):
     difference = paired_difference(values, [0.0] * 3)

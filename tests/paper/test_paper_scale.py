@@ -10,13 +10,14 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from eigenbatch.errors import RunError
 from eigenbatch.runs import flat
 from eigenbatch.train import override, to_plain
 from eigenbatch.train.data.sets import cifar
-from eigenbatch_paper import training_chunks
+from eigenbatch_paper import reproduce, training_chunks
 from eigenbatch_paper.claim import Place
 from eigenbatch_paper.printed import PRINTED
-from eigenbatch_paper.registry import NAMES, claim
+from eigenbatch_paper.registry import NAMES, all_claims, claim
 from eigenbatch_paper.training_chunks import run_of as printed_run
 from eigenbatch_paper.verdict import Outcome
 
@@ -109,6 +110,38 @@ def test_a_run_of_the_paper_starts_and_ends(place, rows, name, chunk):
     (row,) = claim(name).compute(chunk, place)
     assert row.keys() == json.loads(json.dumps(row)).keys()
     rows[name, kind(chunk)] = row
+
+
+POLICIES = {
+    chunk.settings["selector"]: (name, chunk)
+    for name in NAMES
+    for chunk in CHUNKS[name]
+    if "recipe" in chunk.settings and "selector" in chunk.settings
+}
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_policy_of_the_paper_starts_and_ends(place, policy):
+    name, chunk = POLICIES[policy]
+    (row,) = claim(name).compute(chunk, place)
+    assert row["selector"] == policy
+
+
+def test_all_claims_of_the_paper_can_be_asked_for_at_once(place, tmp_path, monkeypatch):
+    """The command checks data, opens a directory for every claim and lists what is to be done."""
+    asked = []
+
+    def results(work, jobs):
+        asked.extend(chunk for _, chunk, _ in work.values())
+        return iter(())
+
+    monkeypatch.setattr(reproduce, "_results", results)
+    folders = dict(place.data) | {"": tmp_path}
+    assert list(reproduce.reproduce(all_claims(), "paper", tmp_path, data=folders)) == []
+    wanted = {chunk.name for one in all_claims() for chunk in one.chunks("paper")}
+    assert {chunk.name for chunk in asked} == wanted
+    with pytest.raises(RunError, match="needs data"):
+        list(reproduce.reproduce(all_claims(), "paper", tmp_path))
 
 
 @pytest.mark.parametrize("name", sorted({*PRINTED} - {"whitening"}))  # its spans need 200 steps

@@ -1,5 +1,6 @@
 """Every training run at scale "paper" has the settings that the paper prints."""
 
+import inspect
 from itertools import product
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import pytest
 
 from eigenbatch.runs import flat
 from eigenbatch.train import to_plain
+from eigenbatch.train.probes import linear_probe_sgd
 from eigenbatch_paper.claim import Place
-from eigenbatch_paper.printed import PRINTED, markdown
+from eigenbatch_paper.printed import PRINTED, SGD_PROBE, markdown
 from eigenbatch_paper.registry import NAMES, claim
 from eigenbatch_paper.training_chunks import data_sets, run_of
 
@@ -38,6 +40,7 @@ def test_every_paper_run_has_the_printed_settings(name):
     allowed = {setting: (getattr(printed, field),) for field, setting in SINGLE.items()}
     allowed |= {setting: tuple(getattr(printed, field)) for field, setting in VARYING.items()}
     allowed |= printed.details
+    assert set(allowed) <= set().union(*runs)  # no setting is misspelt
     for run in runs:
         assert {s: run[s] for s in allowed if s in run and run[s] not in allowed[s]} == {}
     differing = [setting for setting in allowed if len(allowed[setting]) > 1]
@@ -56,6 +59,28 @@ def test_runs_differ_in_nothing_but_what_the_table_says(name):
     known = {*VARYING.values(), *printed.details, *OURS}
     shared = set.intersection(*(set(run) for run in runs)) - known
     assert {s for s in shared if len({run[s] for run in runs}) > 1} == set()
+
+
+def test_the_printed_linear_probe_is_the_default_of_ours():
+    options = inspect.signature(linear_probe_sgd).parameters
+    epochs, rate = options["epochs"].default, options["lr"].default
+    assert f"linear, SGD, {epochs} epochs at {rate:g}" == SGD_PROBE
+    assert {name for name in PRINTED if PRINTED[name].probe == SGD_PROBE} == {
+        "rank-accuracy", "transfer",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_the_size_that_a_claim_states_is_that_of_its_runs(scale):
+    for name in NAMES:
+        runs = [c for c in claim(name).chunks(scale) if "recipe" in c.settings]
+        text = claim(name).size[scale].replace(",", "")
+        for run in (flat(to_plain(run_of(c, Place(Path())))) for c in runs):
+            if "tau=" in text:
+                stated = text.partition("tau=")[2]
+                assert f"{run['method.tau']:g}" in stated.partition(" epochs")[0], name
+            if "k=" in text:
+                assert f"{run['batches.pool_size']}" in text.partition("k=")[2], name
 
 
 def test_claims_that_ask_for_the_same_run_share_it():

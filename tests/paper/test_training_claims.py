@@ -395,16 +395,30 @@ def test_the_variance_remainder_is_judged_by_the_last_readings(miss, outcome):
     assert claim("variance-remainder").judge(rows).outcome == outcome
 
 
-@pytest.mark.parametrize(("sigma", "outcome"), [
-    ([0.995, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3], "inconclusive"),  # only in the first epoch
-    ([0.3, 0.3, 0.995, 0.995, 0.995, 0.995, 0.995], "reproduced"),
-    ([0.3, 0.3, 0.995, 0.3, 0.3, 0.3, 0.3], "does not reproduce"),
+CALM, FIRST_EPOCH = [0.3] * 7, [0.995, *[0.3] * 6]
+ABOVE = [0.3, 0.3, *[0.995] * 5]
+
+
+@pytest.mark.parametrize(("sigma", "end", "outcome"), [
+    (FIRST_EPOCH, 0.5, "inconclusive"),  # nothing exceeds the margin after the first epoch
+    (ABOVE, 0.1, "reproduced"), (ABOVE, math.nan, "reproduced"),
+    (ABOVE, 0.5, "does not reproduce"), (CALM, 0.1, "inconclusive"),
 ])  # fmt: skip
-def test_the_collapse_margin_is_judged_by_runs_that_exceed_it(sigma, outcome):
-    fine = curve(0, lr=1.0) | {"read_at": list(range(5, 75, 10))}
-    fine["readings"] = fine["readings"] | {"sigma_hat": [0.3] * 7}
-    bad = fine | {"readings": fine["readings"] | {"sigma_hat": sigma}}
+def test_the_collapse_margin_is_judged_by_the_accuracy_of_runs_that_exceed_it(sigma, end, outcome):
+    fine = curve(0, lr=1.0) | {"read_at": list(range(5, 75, 10)), "first_accuracy": 0.2}
+    fine |= {"curve_epochs": [0.0, 7.0], "knn": [0.2, 0.6], "steps_per_epoch": 10.0}
+    fine["readings"] = fine["readings"] | {"sigma_hat": CALM}
+    bad = fine | {"readings": fine["readings"] | {"sigma_hat": sigma}, "knn": [0.2, end]}
     assert claim("collapse-margin").judge([fine, bad]).outcome == outcome
+
+
+def test_a_collapse_without_a_warning_is_held_against_the_margin():
+    rows = []
+    for sigma, end in ((ABOVE, 0.1), (CALM, 0.1)):
+        row = curve(0, lr=1.0) | {"read_at": list(range(5, 75, 10)), "first_accuracy": 0.2}
+        row |= {"curve_epochs": [0.0, 7.0], "knn": [0.2, end], "steps_per_epoch": 10.0}
+        rows.append(row | {"readings": row["readings"] | {"sigma_hat": sigma}})
+    assert claim("collapse-margin").judge(rows).outcome == "holds under stated conditions"
 
 
 @pytest.mark.parametrize(("dim", "below", "above", "outcome"), [

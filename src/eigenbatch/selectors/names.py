@@ -185,7 +185,7 @@ def check_selector(name: str) -> None:
     if kind not in NAMES:
         forms = ", ".join(one.form for one in NAMES.values())
         raise ParameterError(f"unknown selector {name!r}: choose a name from {forms}")
-    if argument:
+    if argument or ("[" not in NAMES[kind].form and NAMES[kind].argument is not None):
         try:
             parse = NAMES[kind].argument
             if parse is None:
