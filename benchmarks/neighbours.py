@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from benchmarks.timing import alternate
+from benchmarks.train_step import _update
 from eigenbatch import (
     Auto,
     EmbeddingCache,
@@ -21,8 +22,10 @@ from eigenbatch import (
     Random,
     SpectralBatchSampler,
 )
+from eigenbatch.train.encoders.nets import resnet18
 
 SIZE, DIM, BATCH, SEEDS = 29_000, 128, 256, 4
+PART = 16  # of the views of a step are enough to time it
 
 
 def main() -> str:
@@ -59,7 +62,7 @@ def filled(size: int, towers: int = 1, rows: Tensor | None = None) -> EmbeddingC
 def drawing(
     cache: EmbeddingCache, selector: object, coverage: str = "free", **options: object
 ) -> Callable[[], None]:
-    """Draws one batch, and refreshes the cache with it outside the clock of the sampler."""
+    """Draws one batch and stores its embeddings, as a training step does."""
     sampler = SpectralBatchSampler(cache, BATCH, selector, coverage=coverage, **options)  # type: ignore[arg-type]
 
     def endless():  # type: ignore[no-untyped-def]
@@ -68,7 +71,12 @@ def drawing(
             yield from sampler
 
     batches = endless()
-    return lambda: next(batches)
+
+    def draw() -> None:
+        ids = next(batches)
+        cache.update(ids, *(cache.get(ids, tower) for tower in range(cache.towers)))
+
+    return draw
 
 
 def whole_cache() -> str:
@@ -95,6 +103,13 @@ def whole_cache() -> str:
     for name in functions:
         ratio = timings.ratio(name, "bare product")
         lines.append(f"| {name} | {1e3 * timings.median(name):.2f} | {ratio} |")
+    random, hard = (timings.seconds[n] for n in ("Random, pool 2,560", "Neighbours, free"))
+    added = [1e3 * (b - a) for a, b in zip(random, hard, strict=True)]
+    low, middle, high = quantiles(added, n=4)
+    lines.append(
+        f"\nNeighbours add {middle:.1f} ms ({low:.1f}-{high:.1f}) to a batch of `Random`. Storing "
+        "the embeddings of the batch is part of every line but the products."
+    )
     return "\n".join(lines)
 
 
@@ -125,15 +140,20 @@ def others() -> str:
         ).fit(pool)
     else:
         missing.append("apricot")
+    batches = dict.fromkeys(functions, 1)
     if find_spec("sentence_transformers"):
-        functions["mine_hard_negatives, all of 2,900 samples (11 batches)"] = mined(rows)
+        name = f"mine_hard_negatives among {SIZE // 10:,} samples"
+        functions[name], batches[name] = mined(rows), SIZE // 10 // BATCH
     else:
         missing.append("sentence-transformers")
     timings = alternate(functions, rounds=5, pause=0.01)
+    for name, count in batches.items():
+        timings.seconds[name] = [t / count for t in timings.seconds[name]]
     lines = [
-        "Other libraries for a batch of the same size. mine_hard_negatives (sentence-transformers) "
-        "finds 63 negatives for each of a tenth of the samples, embeddings given:\n",
-        "| | ms | ratio |\n| --- | --- | --- |",
+        "Other libraries, per batch of the same size. mine_hard_negatives (sentence-transformers) "
+        "finds 63 negatives for each sample, embeddings given; its time is divided by the number "
+        "of batches that these samples make:\n",
+        "| | ms per batch | ratio |\n| --- | --- | --- |",
     ]
     ours = next(iter(functions))
     lines += [
@@ -207,13 +227,12 @@ def hardness() -> str:
 def large_cache(size: int = 1_280_000) -> str:
     """1.28 million rows: 65,536 random candidates per batch; how near the neighbours are."""
     cache = filled(size)
-    draw = drawing(cache, Neighbours(SEEDS))
-    seconds = []
-    for _ in range(12):
-        start = time.perf_counter()
-        draw()
-        seconds.append(time.perf_counter() - start)
-    low, middle, high = (1e3 * value for value in quantiles(seconds[2:], n=4))
+    step = _update(resnet18("cifar"))
+    views = torch.rand(2, BATCH // PART, 3, 32, 32)
+    both = {"draw": drawing(cache, Neighbours(SEEDS)), "step": lambda: step(*views)}
+    timings = alternate(both, rounds=10, pause=0.01)
+    low, middle, high = (1e3 * value for value in quantiles(timings.seconds["draw"], n=4))
+    share = timings.median("draw") / (PART * timings.median("step"))
     every = cache.get(torch.arange(size)).float()
     generator = torch.Generator().manual_seed(1)
     found = {"all": [], "65,536": [], "2,560": []}  # type: dict[str, list[float]]
@@ -225,8 +244,9 @@ def large_cache(size: int = 1_280_000) -> str:
             some = cosines[torch.randperm(size, generator=generator)[:count]]
             found[name].append(some.topk(63).values.mean().item())
     lines = [
-        f"{size:,} x {DIM}: {middle:.0f} ms per batch ({low:.0f}-{high:.0f}). Mean cosine of a "
-        "seed to its 63 nearest, by the number of candidates:\n",
+        f"{size:,} x {DIM}: {middle:.0f} ms per batch ({low:.0f}-{high:.0f}), {share:.2%} of a "
+        f"ResNet-18 step with {2 * BATCH} views of 32 x 32 (timed on a {PART}th of them). Mean "
+        "cosine of a seed to its 63 nearest, by the number of candidates:\n",
         "| candidates | cosine |\n| --- | --- |",
     ]
     lines += [f"| {name} | {median(values):.3f} |" for name, values in found.items()]

@@ -83,8 +83,10 @@ def judge(rows: list[Row]) -> Verdict:
         },
         f"slope {slope:.2f}, R^2 = {r2:.3f}; {offset:.2f} left at cosine 1; normalised "
         f"gradient {start:.2f} below a cosine of 0.3, {left:.2f} above 0.8",
-        "The gradient is (miss / tau) ||m - z+||: its geometry falls as sqrt(1 - cosine) when "
-        "negatives are spread, and the miss probability falls on top of it.",
+        "The unit is the mean at step 1, of an untrained encoder, which is small: relative to its "
+        f"value at cosine 0 {offset / (offset + slope):.0%} is left at cosine 1. The gradient is "
+        "(miss / tau) ||m - z+||: its geometry falls as sqrt(1 - cosine) when negatives are "
+        "spread, and the miss probability falls on top of it.",
     )
 
 
