@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from eigenbatch_paper.claim import SCALES, Chunk, Claim, Compute, Place, Row, Scale
-from eigenbatch_paper.printed import PRINTED
+from eigenbatch_paper.sizes import printed_setting, setting
 
 if TYPE_CHECKING:
     from eigenbatch.runs import RunRecord
@@ -57,7 +57,6 @@ MOCO_TAU = 0.2
 _BASE: Mapping[Scale, Mapping[str, Any]] = {"smoke": _SMOKE, "small": _SMALL, "paper": {}}
 _RECIPE: Mapping[Scale, str] = {"smoke": "digits", "small": "digits", "paper": "imagenet100"}
 
-PICTURES = {"folder": "Tiny-ImageNet-100 at 32 x 32", "cifar10": "CIFAR-10"}
 READINGS = (
     "gradient", "certified_lower", "certified_upper", "paper_lower", "paper_upper", "sigma_hat",
     "alignment", "entropy_rank", "participation_ratio", "isotropy_gap", "isotropy_gap_unbiased",
@@ -291,44 +290,16 @@ def training_claim(
 
     paper_size: what the paper trains, where it is not ImageNet-100 with a ResNet-18.
     """
-    size = {scale: f"{runs}: {_setting(scale, fields['chunks'](scale))}" for scale in SCALES}
-    size["paper"] = paper_size or f"{runs}: {_printed(fields['name'])}"
+    size = {
+        scale: f"{runs}: {setting(scale, fields['chunks'](scale), _BASE[scale])}"
+        for scale in SCALES
+    }
+    size["paper"] = paper_size or f"{runs}: {printed_setting(fields['name'])}"
     minutes = {
         scale: len(fields["chunks"](scale)) * each / (1 if scale == "paper" else 2)
         for scale, each in MINUTES_A_RUN.items()
     }
     return Claim(size=size, minutes=minutes, compute=compute, needs=_needs(fields), **fields)
-
-
-def _setting(scale: Scale, chunks: Sequence[Chunk]) -> str:
-    """What the runs of a scale of ours have in common, and every value where they differ."""
-
-    def values(name: str) -> str:
-        found = {chunk.settings.get(name, _BASE[scale].get(name)) for chunk in chunks}
-        return " and ".join(f"{value:,g}" for value in sorted(found - {None}))
-
-    if scale == "smoke":
-        return f"{values('train_images')} digits, ConvNet, {values('epochs')} epochs"
-    sets = {str(chunk.settings.get("data")) for chunk in chunks}
-    pictures = " and ".join(text for name, text in PICTURES.items() if name in sets)
-    queue = values("queue_size")
-    return (
-        f"{values('train_images')} pictures of {pictures}, ConvNet 32-64-128-128, batches of "
-        f"{values('batch_size')} pictures, k={values('pool_size')}, tau={values('tau')}, "
-        + (f"softmax over a queue of {queue}, " if queue else "")
-        + f"{values('epochs')} epochs"
-    )
-
-
-def _printed(name: str) -> str:
-    """The printed setting of a claim; of one that is not printed, that of most others."""
-    one = PRINTED.get(name, PRINTED["pool-policies"])
-    data = {"imagenet100": "ImageNet-100", "imagenet1k": "ImageNet-1k", "cifar10": "CIFAR-10"}
-    encoder = " and ".join(one.encoder).replace("resnet", "ResNet-")
-    pools = " and ".join(f"{k:,}" for k in one.k)
-    return (
-        f"{data[one.data]}, {encoder}, n={one.n:,}, k={pools}, tau={one.tau:g}, {one.epochs} epochs"
-    )
 
 
 def _needs(fields: Mapping[str, Any]) -> Callable[[Scale], frozenset[str]]:

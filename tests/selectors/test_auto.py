@@ -15,8 +15,8 @@ from eigenbatch import (
 )
 from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.selectors import EveryNth
-from eigenbatch.selectors.auto import predicted_miss
 from eigenbatch.selectors.offer import Offer
+from eigenbatch.selectors.predicted_miss import predicted_miss
 
 TAU = 0.1
 

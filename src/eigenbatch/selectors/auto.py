@@ -20,11 +20,12 @@ from eigenbatch.checks import (
     whole,
 )
 from eigenbatch.core.contrast import Layout
-from eigenbatch.core.precision import check_matrix, no_autocast, positive_scalar, unit_rows
+from eigenbatch.core.precision import check_matrix, positive_scalar, unit_rows
 from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.selectors.duplicates import NoNearDuplicates
 from eigenbatch.selectors.neighbours import SEARCHED, Neighbours
 from eigenbatch.selectors.offer import Adjust, Offer, check_offer, complete
+from eigenbatch.selectors.predicted_miss import LOOKED_AT, misses, predicted_miss
 from eigenbatch.selectors.random import Random
 from eigenbatch.selectors.selector import Selector
 from eigenbatch.selectors.unseen import UnseenMiss, is_state
@@ -35,10 +36,6 @@ STEPS = (64, 16)
 SHARP = 0.07
 """At larger temperatures the miss is large even where every positive is the most similar of all
 (translations at tau 0.3: miss 0.81, yet neighbours gain). So hardness is judged at this one."""
-
-
-LOOKED_AT = 512
-"""Rows of a batch whose miss is computed, against all the others: the mean needs no more."""
 
 
 class Auto:
@@ -160,9 +157,9 @@ class Auto:
         offer = Offer(rows=torch.cat(sides, dim=1), towers=2)
         batches = offer.free[: len(offer) // batch_size * batch_size].view(-1, batch_size)
         tau = min(self._tau(), SHARP)
-        self.unseen_miss, self._told = (
-            fmean(predicted_miss(offer, batch, tau, layout=self.layout) for batch in batches),
-            True,
+        self._told = True
+        self.unseen_miss = fmean(
+            predicted_miss(offer, batch, tau, layout=self.layout) for batch in batches
         )
         if self._memorised:
             self.level = 0
@@ -198,14 +195,13 @@ class Auto:
         parts = max(1, len(rows) // batch_size)  # every parts-th row is a batch
         some = range(min(parts, -(-LOOKED_AT // batch_size)))
         found = [self._seen(rows[part::parts], visits[part::parts]) for part in some]
-        misses, visited = (torch.cat(pair) for pair in zip(*found, strict=True))
-        self._estimate.observe(misses, visited)
+        self._estimate.observe(*(torch.cat(parts) for parts in zip(*found, strict=True)))
         self.unseen_miss = self._estimate.value
 
     def _seen(self, rows: Tensor, visits: Tensor) -> tuple[Tensor, Tensor]:
         """Misses of rows of one batch, as they are compared with the target, and their visits."""
-        index, misses = _misses(rows, 2, min(self._tau(), SHARP), layout=self.layout)
-        return misses.cpu(), visits.to(index.device)[index].cpu()
+        index, found = misses(rows, 2, min(self._tau(), SHARP), layout=self.layout)
+        return found.cpu(), visits.to(index.device)[index].cpu()
 
     @property
     def _memorised(self) -> bool:
@@ -267,44 +263,3 @@ class Auto:
 
 def _is_miss(value: object) -> bool:
     return value is None or is_number(value)
-
-
-def predicted_miss(
-    offer: Offer,
-    batch: Tensor,
-    tau: float,
-    positive: float | None = None,
-    *,
-    layout: Layout = "cross",
-) -> float:
-    """Mean miss of a batch as cached, over the anchors of both sides."""
-    rows = offer.rows.index_select(0, batch)  # (n, w)
-    return _misses(rows, offer.towers, tau, positive, layout=layout)[1].mean().item()
-
-
-def _misses(
-    rows: Tensor, towers: int, tau: float, positive: float | None = None, *, layout: Layout
-) -> tuple[Tensor, Tensor]:
-    """Rows of a batch (n, w) that are looked at, and the miss of each (s,), mean of both sides.
-
-    It is sigmoid(logsumexp over negatives - positive logit), as in `core.infonce`: 1 - p cancels.
-    With one tower key j is positive * z_j and a part orthogonal to all other rows, so that its
-    similarity to anchor i is positive * <z_i, z_j>, and to key i positive^2 * <z_i, z_j>.
-    """
-    if towers == 2:
-        anchors, keys = rows.chunk(2, dim=1)
-    else:
-        assert positive is not None
-        anchors, keys = rows, positive * rows
-    step = -(-len(rows) // LOOKED_AT)
-    index = torch.arange(0, len(rows), step, device=rows.device)  # (s,)
-    misses = torch.zeros(len(index), dtype=rows.dtype, device=rows.device)
-    with no_autocast(rows):
-        for own, other in ((anchors, keys), (keys, anchors)):
-            some = own[::step]  # (s, d)
-            across = some @ other.T / tau  # (s, n)
-            positives = across.gather(1, index[:, None])  # (s, 1)
-            negatives = [across] if layout == "cross" else [across, some @ own.T / tau]
-            logits = [part.scatter(1, index[:, None], -torch.inf) for part in negatives]
-            misses += (torch.cat(logits, 1).logsumexp(1) - positives[:, 0]).sigmoid() / 2
-    return index, misses
