@@ -113,7 +113,7 @@ class EmbeddingCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes per sample: towers * dim * itemsize + 4, with two towers + 5."""
+        """Bytes of all: size * (towers * dim * itemsize + 4), with two towers + 5."""
         return self._rows.nbytes + self._ticks.nbytes + self._visits.nbytes
 
     @property
