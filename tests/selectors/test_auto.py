@@ -123,7 +123,10 @@ def test_before_the_first_training_step_nothing_is_known_and_batches_are_random(
     selector.observe_training(None, 32)
     misses(selector, easy)
     assert selector.level == 0
-    observed(selector, easy, 1, updates=1)
+    observed(selector, easy, 1, updates=15)  # 960 rows: may be chance
+    misses(selector, easy)
+    assert selector.level == 0
+    observed(selector, easy, 1, first=16, updates=1)
     misses(selector, easy)
     assert selector.level > 0
 

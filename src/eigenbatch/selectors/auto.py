@@ -38,6 +38,11 @@ SHARP = 0.07
 (translations at tau 0.3: miss 0.81, yet neighbours gain). So hardness is judged at this one."""
 
 
+PERSISTENT = 1024
+"""Rows in a row for which the estimate of unseen samples is below the target before batches become
+hard: a single batch may be easy by chance."""
+
+
 class Auto:
     """Hard batches where random ones are easy, random batches where they are hard already.
 
@@ -101,6 +106,7 @@ class Auto:
         self._told = False  # whether unseen_miss was measured, by held_out
         self._estimate, self._observed = UnseenMiss(), 0  # from training steps, until the first
         self._begun = False  # hard batch
+        self._below = 0  # rows in a row with an estimate below the target
         self._blind = False  # whether steps are to be observed, and there was none yet
         counts = [*(count for count in STEPS if count > seeds), seeds]
         self._levels: list[Selector] = [Random(), *(self._guarded(count) for count in counts)]
@@ -197,6 +203,8 @@ class Auto:
         found = [self._seen(rows[part::parts], visits[part::parts]) for part in some]
         self._estimate.observe(*(torch.cat(parts) for parts in zip(*found, strict=True)))
         self.unseen_miss = self._estimate.value
+        below = self.unseen_miss is not None and self.unseen_miss < self.target
+        self._below = self._below + len(rows) if below else 0
 
     def _seen(self, rows: Tensor, visits: Tensor) -> tuple[Tensor, Tensor]:
         """Misses of rows of one batch, as they are compared with the target, and their visits."""
@@ -205,7 +213,10 @@ class Auto:
 
     @property
     def _memorised(self) -> bool:
-        return self.unseen_miss is not None and self.unseen_miss >= self.target
+        """Whether unseen samples are hard, or were until lately."""
+        if self.unseen_miss is None or (self._begun and not self._told):
+            return False
+        return self.unseen_miss >= self.target if self._told else self._below < PERSISTENT
 
     def _tau(self) -> float:
         return positive_scalar(self.tau() if callable(self.tau) else self.tau, "tau")
@@ -230,6 +241,7 @@ class Auto:
             "told": self._told,
             "begun": self._begun,
             "observed": self._observed,
+            "below": self._below,
             "estimate": self._estimate.state_dict(),
         }
 
@@ -241,6 +253,7 @@ class Auto:
             "told": is_flag,
             "begun": is_flag,
             "observed": is_count,
+            "below": is_count,
             "estimate": is_state,
         }
         check_entries(state, "Auto", entries)
@@ -250,7 +263,7 @@ class Auto:
         self.check_state_dict(state)
         self.level, self.unseen_miss = state["level"], state["unseen_miss"]
         self._told, self._begun = state["told"], state["begun"]
-        self._observed = state["observed"]
+        self._observed, self._below = state["observed"], state["below"]
         self._estimate.load_state_dict(state["estimate"])
 
     def _is_level(self, value: object) -> bool:
