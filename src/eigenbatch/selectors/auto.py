@@ -104,8 +104,9 @@ class Auto:
         self.miss: float | None = None  # predicted for the last batch
         self.unseen_miss: float | None = None  # of random batches of unseen pairs
         self._told = False  # whether unseen_miss was measured, by held_out
-        self._estimate, self._observed = UnseenMiss(), 0  # from training steps, until the first
-        self._begun = False  # hard batch
+        self._estimate = UnseenMiss()  # from training steps
+        self._observed = 0  # number of the last update that it was estimated from
+        self._begun = False  # True from the first hard batch on: nothing is estimated any more
         self._below = 0  # rows in a row with an estimate below the target
         self._blind = False  # whether steps are to be observed, and there was none yet
         counts = [*(count for count in STEPS if count > seeds), seeds]
@@ -201,7 +202,7 @@ class Auto:
         parts = max(1, len(rows) // batch_size)  # every parts-th row is a batch
         some = range(min(parts, -(-LOOKED_AT // batch_size)))
         found = [self._seen(rows[part::parts], visits[part::parts]) for part in some]
-        self._estimate.observe(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+        self._estimate.observe(*(torch.cat(each) for each in zip(*found, strict=True)))
         self.unseen_miss = self._estimate.value
         below = self.unseen_miss is not None and self.unseen_miss < self.target
         self._below = self._below + len(rows) if below else 0
