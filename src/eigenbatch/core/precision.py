@@ -59,16 +59,22 @@ def check_matrix(z: Tensor, name: str, *, least: int = 1) -> None:
 
 def finite_rows(z: Tensor, name: str) -> Tensor:
     """`z` in the working dtype; raises and names the first row with NaN or infinity."""
+    return _measured(z, name)[0]
+
+
+def _measured(z: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """`z` in the working dtype and the largest absolute entry of each row (n, 1), all finite."""
     check_matrix(z, name)
     z = z.to(working_dtype(z))
-    bad = ~z.detach().abs().amax(1).isfinite()  # (n,)
+    largest = z.detach().abs().amax(1, keepdim=True)
+    bad = ~largest.isfinite().squeeze(1)  # (n,)
     if bad.any():
         row = int(bad.nonzero()[0])
         raise RowError(
             f"row {row} of {name} holds NaN or infinity ({int(bad.sum())} such rows in all): "
             "did the loss diverge or half precision overflow?"
         )
-    return z
+    return z, largest
 
 
 def unit_rows(z: Tensor, name: str = "z") -> Tensor:
@@ -77,8 +83,7 @@ def unit_rows(z: Tensor, name: str = "z") -> Tensor:
     Each row is scaled by its largest entry first, so that no square over- or underflows; its
     length is summed in the accumulation dtype. `row_error` bounds the distance to the exact row.
     """
-    z = finite_rows(z, name)
-    largest = z.detach().abs().amax(1, keepdim=True)  # (n, 1)
+    z, largest = _measured(z, name)
     if (zero := largest.squeeze(1) == 0).any():
         row = int(zero.nonzero()[0])
         raise RowError(

@@ -5,12 +5,13 @@ Letters: k rows of the pool, n rows of the batch, m rows of a probe, b rows pick
 `greedy_search` is the general form in torch, on any device and for any ranking. For the common
 case, least squared similarity on a CPU, `least_similar` returns the same picks faster. The sums of
 squared similarities to the picks need a product of the pool with every pick. One pick at a time
-these products are slow, so both forms below make them for `WIDTH` picks at once:
+these products are slow, so both forms below multiply many rows with many picks at once, and keep
+only a few sums up to date from one pick to the next:
 
-- whole pool: the next picks are foreseen among the few rows of smallest sums. A row that was not
-  foreseen begins the next product, so that the picks are exact.
+- whole pool: the next picks are guessed among the rows of smallest sums. The product of the pool
+  with the guesses shows which of them are right, so that the picks are exact.
 - probes: rows are visited in random order, m at a time, so that a probe is a contiguous slice. The
-  last picks, up to `WIDTH`, are multiplied with the rows of a probe only.
+  sums of a group of probes are brought up to date when the first of them is visited.
 
 Small steps are numpy's, which has less overhead. Products are torch's unless they are small, too:
 numpy's BLAS has threads of its own, which keep spinning after a larger product and slow the
@@ -30,11 +31,23 @@ from eigenbatch.selectors.diversity import trace_after_adding
 from eigenbatch.selectors.selector import shuffled
 
 Rows = NDArray[np.floating]
-WIDTH = 16
-"""Columns of a product with the pool: as many as a processor does at once. 12 take longer."""
+COLUMNS = 16
+"""Columns that a product has a multiple of: as many as a processor does at once."""
 
-LIKELY = 64
-"""Rows of smallest sums among which the next picks are foreseen."""
+GUESSES = 3 * COLUMNS
+"""Picks that are guessed at a time, at most; more of them cost less, as long as they are right."""
+
+EARLIER = np.triu(np.ones((COLUMNS, COLUMNS), dtype=np.float32), k=1)
+"""Squares @ EARLIER are the sums before each guess."""
+
+NEAR = 512
+"""Rows of smallest sums, about, among which the next picks are guessed; a tenth of larger pools."""
+
+SAMPLE = 8
+"""One sum in so many is looked at to find the limit of the near rows."""
+
+GROUP = 1024
+"""Rows of the probes whose sums are brought up to date together."""
 
 SMALL = 2**18
 """Multiplications of a product for which OpenBLAS, numpy's, starts no threads."""
@@ -159,46 +172,60 @@ def _whole_pool(rows: Tensor, first: Tensor, batch_size: int) -> NDArray[np.int6
     matrix = rows.numpy()
     squares = _square_sums(matrix, matrix[picks])
     squares[picks] = np.inf
-    block, added = torch.empty(WIDTH, len(rows), dtype=rows.dtype), np.empty_like(squares)
-    best = int(squares.argmin())
+    most = COLUMNS
     while len(picks) < batch_size:
-        squares[best] = -1  # among equal rows too it is the first that is foreseen
-        foreseen = _foreseen(rows, squares)
-        torch.mm(rows[foreseen], rows.T, out=block[: len(foreseen)])
-        cosines = dict(zip(foreseen.tolist(), block.numpy(), strict=False))
-        while best in cosines and len(picks) < batch_size:
-            np.multiply(cosines[best], cosines[best], out=added)
-            np.add(squares, added, out=squares)
-            squares[best] = np.inf
-            picks.append(best)
-            best = int(squares.argmin())
+        far = squares > _limit(squares)  # (k,)
+        near = np.flatnonzero(~far)
+        count = min(most, batch_size - len(picks))
+        found, least = _guessed(matrix.take(near, axis=0), squares[near], count)
+        guesses = near[found]
+        columns = torch.from_numpy(matrix.take(guesses, axis=0)).T  # (d, count)
+        cosines = torch.mm(rows, columns).numpy()  # (k, count)
+        most = min(GUESSES, most + COLUMNS)
+        for start in range(0, count, COLUMNS):
+            part = slice(start, min(start + COLUMNS, count))
+            right = _right(squares, far, cosines[:, part], least[part])
+            sure = slice(start, start + right)
+            squares += np.einsum("ij,ij->i", cosines[:, sure], cosines[:, sure])
+            squares[guesses[sure]] = np.inf
+            picks += guesses[sure].tolist()
+            if sure.stop < part.stop:
+                most = COLUMNS
+                break
     return np.array(picks)
 
 
-def _foreseen(rows: Tensor, squares: Rows) -> Tensor:
-    """The next picks as if there were no rows but those of smallest sums; the first is certain."""
-    likely = torch.from_numpy(_smallest(squares, LIKELY))
-    near = rows.index_select(0, likely)
-    gram, values = torch.mm(near, near.T).numpy(), squares[likely]
-    np.multiply(gram, gram, out=gram)
-    np.fill_diagonal(gram, np.inf)
-    ahead = np.empty(min(WIDTH, len(likely)), dtype=np.int64)
-    for i in range(len(ahead)):
-        ahead[i] = values.argmin()
-        np.add(values, gram[ahead[i]], out=values)
-    return likely[torch.from_numpy(ahead)]
+def _limit(squares: Rows) -> float:
+    """A sum that about `NEAR` sums are not above; at least the smallest one."""
+    some = squares[::SAMPLE]
+    place = max(NEAR, len(squares) // 10) // SAMPLE
+    return float(np.partition(some, place)[place]) if place < len(some) else np.inf
 
 
-def _smallest(squares: Rows, count: int) -> NDArray[np.intp]:
-    """Where the `count` smallest are, in order; of equal ones the first, as in `argmin`."""
-    if count >= len(squares):
-        return np.arange(len(squares))
-    limit = torch.from_numpy(squares).topk(count, largest=False, sorted=False).values.max().item()
-    found = np.flatnonzero(squares <= limit)
-    if len(found) > count:
-        last = np.flatnonzero(squares[found] == limit)[count - len(found) :]
-        found = np.delete(found, last)
-    return found
+def _guessed(near: Rows, squares: Rows, count: int) -> tuple[NDArray[np.int64], Rows]:
+    """The next picks as if there were no rows but these, and their sums when they are picked."""
+    cosines, least = np.empty_like(squares), np.empty(count, dtype=squares.dtype)
+    guesses = np.empty(count, dtype=np.int64)
+    for i in range(count):
+        guesses[i] = best = squares.argmin()
+        least[i] = squares[best]
+        _add_squares(squares, near, near[best], cosines)
+        squares[best] = np.inf
+    return guesses, least
+
+
+def _right(squares: Rows, far: NDArray[np.bool_], cosines: Rows, least: Rows) -> int:
+    """How many guesses come before the first that a far row might have been picked instead of.
+
+    Sums only grow: such a row has a sum of at most that of the last guess already.
+    """
+    rows = np.flatnonzero(far & (squares <= least[-1]))
+    if not len(rows):
+        return len(least)
+    earlier = EARLIER[: len(least), : len(least)]
+    before = np.square(cosines[rows]) @ earlier + squares[rows, None]  # sums before each guess
+    wrong = (before <= least).any(axis=0)
+    return int(wrong.argmax()) if wrong.any() else len(least)
 
 
 def _probed(
@@ -210,30 +237,59 @@ def _probed(
     begun: int,
 ) -> NDArray[np.int64]:
     """Arg-min over the next `probe` rows of a random order at each step."""
-    count, applied = min(begun, batch_size), 0
-    ids, left = order[count:], rows[order[count:]]  # (k - g,), (k - g, d)
+    count = min(begun, batch_size)
+    ids, left = order[count:], rows.take(order[count:], axis=0)  # (k - g,), (k - g, d)
     picks = np.empty(batch_size, dtype=np.int64)
-    picked = np.empty((batch_size, rows.shape[1]), dtype=rows.dtype)
+    picked = np.zeros((batch_size + COLUMNS, rows.shape[1]), dtype=rows.dtype)  # 0: not yet
     picks[:count], picked[:count] = order[:count], rows[order[:count]]
-    squares = np.zeros(len(left), dtype=rows.dtype)
-    while count < batch_size:
-        taken: list[int] = []
-        for start in range(0, max(1, len(left) - probe + 1), probe):
-            if not taken or count - applied == WIDTH:
-                squares += _square_sums(left, picked[applied:count])
-                applied = count
-            block = slice(start, start + probe)
-            scores = squares[block] + _square_sums(left[block], picked[applied:count])
-            best = start + int(scores.argmin())
-            picks[count], picked[count] = ids[best], left[best]
-            taken.append(best)
-            count += 1
+    squares = _square_sums(left, picked[:count])
+    size = max(1, GROUP // probe) * probe
+    while count < batch_size:  # a pass over the rows that are left
+        begin, taken = count, np.empty(0, dtype=np.int64)
+        visited = len(left) // probe * probe or len(left)
+        sums_of = [(slice(visited, None), begin)]  # rows, and the picks that their sums are of
+        for start in range(0, visited, size):
+            group = slice(start, min(start + size, visited))
+            squares[group] += _square_sums(left[group], picked[_columns(begin, count)])
+            sums_of.append((group, count))
+            best = start + _best_of_probes(left[group], squares[group], probe, batch_size - count)
+            now = slice(count, count + len(best))
+            picks[now], picked[now] = ids[best], left[best]
+            taken, count = np.concatenate([taken, best]), now.stop
             if count == batch_size:
                 return picks
+        for group, applied in sums_of:
+            squares[group] += _square_sums(left[group], picked[_columns(applied, count)])
         keep = np.delete(np.arange(len(left)), taken)
         keep = keep[reshuffle(len(keep))]
-        ids, left, squares = ids[keep], left[keep], squares[keep]
+        ids, left, squares = ids[keep], left.take(keep, axis=0), squares[keep]
     return picks
+
+
+def _columns(start: int, stop: int) -> slice:
+    """From `start` to `stop`, or later, so that it is a multiple of `COLUMNS`."""
+    return slice(start, start - (start - stop) // COLUMNS * COLUMNS)
+
+
+def _best_of_probes(rows: Rows, squares: Rows, probe: int, most: int) -> NDArray[np.int64]:
+    """The best of each `probe` rows in turn, at most so many; later sums include earlier picks."""
+    sums, cosines, found = squares.copy(), np.empty_like(squares), []
+    for start in range(0, len(rows), probe)[:most]:
+        stop = start + probe
+        best = start + int(sums[start:stop].argmin())
+        found.append(best)
+        _add_squares(sums[stop:], rows[stop:], rows[best], cosines[stop:])
+    return np.array(found)
+
+
+def _add_squares(sums: Rows, rows: Rows, pick: Rows, cosines: Rows) -> None:
+    """Add squared similarities to one pick to the sums of some rows; `cosines` is overwritten."""
+    if rows.size <= SMALL:
+        np.dot(rows, pick, out=cosines)
+    else:
+        torch.mv(*map(torch.from_numpy, (rows, pick)), out=torch.from_numpy(cosines))
+    np.multiply(cosines, cosines, out=cosines)
+    np.add(sums, cosines, out=sums)
 
 
 def _square_sums(rows: Rows, picked: Rows) -> Rows:
