@@ -43,11 +43,11 @@ def test_batches_stay_random_while_held_out_pairs_are_hard():
     selector = Auto(TAU)
     misses(selector, seen)
     assert selector.level > 0
-    assert selector.held_out(apart, apart, 32) < selector.target
+    assert selector.held_out(apart, apart, 32) < selector.easy
     misses(selector, seen)
     assert selector.level > 0
     unseen = selector.held_out(5 * hard.anchors, hard.keys, 32)  # of any length
-    assert unseen == selector.unseen_miss >= selector.target
+    assert unseen == selector.unseen_miss >= selector.easy
     misses(selector, seen)
     assert selector.level == 0
     other = Auto(TAU)
@@ -73,7 +73,7 @@ def test_batches_stay_random_where_samples_are_easy_only_after_they_were_trained
     observed(selector, known, 2, first=31)
     misses(selector, known)
     assert selector.level == 0
-    assert selector.unseen_miss > selector.target
+    assert selector.unseen_miss > selector.easy
     other = Auto(TAU)
     other.load_state_dict(selector.state_dict())
     observed(other, known, 3, first=61)
@@ -88,7 +88,7 @@ def test_batches_become_hard_where_samples_are_easy_at_first_sight():
     assert selector.level > 0
     before = selector.unseen_miss
     observed(selector, pairs(3.0), 1, first=31)  # rows of hard batches say nothing
-    assert selector.unseen_miss == before < selector.target
+    assert selector.unseen_miss == before < selector.easy
 
 
 def test_an_update_counts_once_and_held_out_pairs_count_more():
@@ -100,7 +100,7 @@ def test_an_update_counts_once_and_held_out_pairs_count_more():
     easy = unit(cloud("random", 128, 32))
     told = selector.held_out(easy, easy, 32)
     observed(selector, hard, 1, first=2)
-    assert selector.unseen_miss == told < selector.target
+    assert selector.unseen_miss == told < selector.easy
 
 
 def test_rows_and_visits_that_do_not_match_are_refused():
@@ -202,9 +202,45 @@ def test_where_random_batches_are_hard_they_stay_random():
     assert selector.level in (0, 1)
 
 
+def levels(selector, offer, batches=40):
+    """Levels that it takes, after the first batches."""
+    misses(selector, offer)
+    found = set()
+    for seed in range(batches):
+        found.add(selector.level)
+        selector.complete(offer, 32, generator=generator(seed))
+    return found
+
+
+def groups(spread, count=640, dim=32):
+    """Towers of samples in groups of 16, closer to each other the smaller the spread is."""
+    centres = unit(cloud("random", count // 16, dim)).repeat_interleave(16, 0)
+    anchors = unit(centres + spread * unit(cloud("random", count, dim, seed=1)))
+    keys = unit(anchors + 0.8 * unit(cloud("random", count, dim, seed=3)))
+    return Offer(rows=torch.cat([anchors, keys], dim=1), towers=2)
+
+
+def test_hard_batches_may_be_harder_than_random_ones():
+    offer, hardest = groups(0.4), Auto(0.07, target=0.999)
+    assert 0.5 < misses(hardest, offer) < 0.8
+    assert levels(Auto(0.07), offer) == {3}
+    assert levels(Auto(0.07, target=0.5), offer) == {1, 2, 3}
+
+
+def test_batches_beyond_the_target_become_easier_again():
+    offer, hardest = groups(0.1), Auto(0.07, target=0.999, guard=None)
+    assert misses(hardest, offer) > 0.8
+    assert levels(Auto(0.07, guard=None), offer) == {2, 3}
+
+
+def test_random_batches_are_easy_below_a_half_or_a_smaller_target():
+    assert Auto(TAU).easy == Auto(TAU, target=0.9).easy == 0.5
+    assert Auto(TAU, target=0.2).easy == 0.2
+
+
 def test_the_temperature_may_change_during_training():
     offer, tau = pairs(2.0), [0.07]
-    selector = Auto(lambda: tau[0])
+    selector = Auto(lambda: tau[0], target=0.5)
     misses(selector, offer)
     assert selector.level <= 1
     tau[0] = 1e-6

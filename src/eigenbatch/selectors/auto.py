@@ -38,19 +38,24 @@ SHARP = 0.07
 (translations at tau 0.3: miss 0.81, yet neighbours gain). So hardness is judged at this one."""
 
 
+EASY = 0.5
+"""Random batches with a larger miss are hard already: an anchor gives its negatives together more
+weight than its positive."""
+
 PERSISTENT = 1024
-"""Rows in a row for which the estimate of unseen samples is below the target before batches become
-hard: a single batch may be easy by chance."""
+"""Rows in a row for which unseen samples are estimated to be easy before batches become hard: a
+single batch may be easy by chance."""
 
 
 class Auto:
     """Hard batches where random ones are easy, random batches where they are hard already.
 
     The miss is the share of the softmax that negatives get. From both cached towers, or both views,
-    the miss of a batch is computed before the batch is used. Below `target` the next batch is one
-    step harder, above it one step easier: random, then neighbours of 64, 16 and `seeds` seeds. A
-    temperature above 0.07 makes the miss large without making the batch hard: there it is
-    compared with the target as it would be at 0.07.
+    the miss of a batch is computed before the batch is used. Random batches are easy if it is below
+    0.5: then the next batch is one step harder, and so on while the miss is below `target`; above
+    it the next batch is one step easier. The steps: random, then neighbours of 64, 16 and `seeds`
+    seeds. A temperature above 0.07 makes the miss large without making the batch hard: there it is
+    judged as it would be at 0.07.
 
     Samples it is trained on can be easy because the model memorised them. So it begins with random
     batches and stays there while unseen samples would be hard. `SpectralBatchSampler` lets it
@@ -59,8 +64,9 @@ class Auto:
 
     Args:
         tau: temperature of the loss, or a function that returns it if it is learned.
-        target: the miss to aim for. At 0.5 an anchor gives its negatives together as much weight
-            as its positive.
+        target: the miss that hard batches aim for. At 0.8 an anchor gives its negatives together
+            four times the weight of its positive. A target below 0.5 is also what makes random
+            batches easy.
         seeds: seeds of the hardest batches.
         guard: cosine above which two samples are near-duplicates and not put into one hard batch;
             None: no guard.
@@ -82,7 +88,7 @@ class Auto:
         self,
         tau: float | Callable[[], float],
         *,
-        target: float = 0.5,
+        target: float = 0.8,
         seeds: int = 4,
         guard: float | None = 0.95,
         positive: float | None = None,
@@ -107,7 +113,7 @@ class Auto:
         self._estimate = UnseenMiss()  # from training steps
         self._observed = 0  # number of the last update that it was estimated from
         self._begun = False  # True from the first hard batch on: nothing is estimated any more
-        self._below = 0  # rows in a row with an estimate below the target
+        self._below = 0  # rows in a row with an estimate of easy batches
         self._blind = False  # whether steps are to be observed, and there was none yet
         counts = [*(count for count in STEPS if count > seeds), seeds]
         self._levels: list[Selector] = [Random(), *(self._guarded(count) for count in counts)]
@@ -151,7 +157,7 @@ class Auto:
 
         Returns:
             The mean miss of batches of them, also kept as `unseen_miss`; at a temperature of at
-            most 0.07, as it is compared with the target.
+            most 0.07, as it is judged.
         """
         check_matrix(z1, "z1")
         check_matrix(z2, "z2")
@@ -204,11 +210,11 @@ class Auto:
         found = [self._seen(rows[part::parts], visits[part::parts]) for part in some]
         self._estimate.observe(*(torch.cat(each) for each in zip(*found, strict=True)))
         self.unseen_miss = self._estimate.value
-        below = self.unseen_miss is not None and self.unseen_miss < self.target
+        below = self.unseen_miss is not None and self.unseen_miss < self.easy
         self._below = self._below + len(rows) if below else 0
 
     def _seen(self, rows: Tensor, visits: Tensor) -> tuple[Tensor, Tensor]:
-        """Misses of rows of one batch, as they are compared with the target, and their visits."""
+        """Misses of rows of one batch, as they are judged, and their visits."""
         index, found = misses(rows, 2, min(self._tau(), SHARP), layout=self.layout)
         return found.cpu(), visits.to(index.device)[index].cpu()
 
@@ -217,20 +223,26 @@ class Auto:
         """Whether unseen samples are hard, or were until lately."""
         if self.unseen_miss is None or (self._begun and not self._told):
             return False
-        return self.unseen_miss >= self.target if self._told else self._below < PERSISTENT
+        return self.unseen_miss >= self.easy if self._told else self._below < PERSISTENT
+
+    @property
+    def easy(self) -> float:
+        """The miss below which random batches are easy."""
+        return min(EASY, self.target)
 
     def _tau(self) -> float:
         return positive_scalar(self.tau() if callable(self.tau) else self.tau, "tau")
 
     def _adjust(self, offer: Offer, batch: Tensor) -> None:
-        """One step harder if the miss of the batch is below the target, else one step easier."""
+        """One step harder if the batch is easy, or below the target if it is hard; else easier."""
         if len(batch) < 2:
             return
         tau = self._tau()
         predicted = partial(predicted_miss, offer, batch, layout=self.layout)
         self.miss = predicted(tau, self.positive)
         judged = self.miss if tau <= SHARP else predicted(SHARP, self.positive)
-        step = 1 if judged < self.target and not (self._memorised or self._blind) else -1
+        limit = self.target if self.level else self.easy
+        step = 1 if judged < limit and not (self._memorised or self._blind) else -1
         self.level = min(max(0, self.level + step), len(self._levels) - 1)
         self._begun = self._begun or self.level > 0
 

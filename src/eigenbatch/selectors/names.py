@@ -95,7 +95,7 @@ def _neighbours(seeds: str | None) -> "Selector":
 def _auto(target: str | None) -> "Selector":
     from eigenbatch.selectors.auto import Auto
 
-    return Auto(0.1, target=float(target or 0.5))
+    return Auto(0.1, target=float(target)) if target else Auto(0.1)
 
 
 def _clustered(seeds: str | None) -> "Selector":
