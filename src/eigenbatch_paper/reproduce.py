@@ -15,6 +15,7 @@ from typing import Any
 
 from eigenbatch.errors import RunError
 from eigenbatch.runs import RunDirectory, commit, write_atomically
+from eigenbatch_paper import registry
 from eigenbatch_paper.claim import Chunk, Claim, Compute, Place, Row, Scale
 
 Key = tuple[Compute, str]  # what makes two chunks the same work
@@ -122,21 +123,35 @@ class ClaimRun:
         return record
 
     def _lines(self) -> dict[str, dict[str, Any]]:
-        """What was kept of each finished chunk: its rows, its time, and the commit it ran at."""
-        if not self.rows.is_file():
-            return {}
+        """What was kept of each finished chunk: its rows, its time, and the commit it ran at.
+
+        Other claims in the same folder may have done the same work.
+        """
+        wanted = {_key(chunk) for chunk in self.claim.chunks(self.scale)}
         lines: dict[str, dict[str, Any]] = {}
-        for text in self.rows.read_bytes().splitlines():
-            try:
-                line = json.loads(text)
-            except (ValueError, RecursionError):
-                continue  # cut off by a crash: the chunk is computed again
-            if not isinstance(line, dict) or not isinstance(line.get("chunk"), str):
-                raise RunError(f"{self.rows} is damaged: remove it to compute the claim again")
-            if not isinstance(line.get("rows"), list):
-                raise RunError(f"{self.rows} is damaged: remove it to compute the claim again")
-            lines[line["chunk"]] = line
-        return lines
+        for path in sorted(self.directory.path.parent.glob("*/rows.jsonl")):
+            name = path.parent.name
+            if name in registry.NAMES and registry.claim(name).compute is self.claim.compute:
+                lines |= {k: line for k, line in _kept(path).items() if k in wanted}
+        return lines | _kept(self.rows)
+
+
+def _kept(path: Path) -> dict[str, dict[str, Any]]:
+    """The lines of a file of rows, by a text that identifies the chunk."""
+    if not path.is_file():
+        return {}
+    lines: dict[str, dict[str, Any]] = {}
+    for text in path.read_bytes().splitlines():
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            continue  # cut off by a crash: the chunk is computed again
+        if not isinstance(line, dict) or not isinstance(line.get("chunk"), str):
+            raise RunError(f"{path} is damaged: remove it to compute the claim again")
+        if not isinstance(line.get("rows"), list):
+            raise RunError(f"{path} is damaged: remove it to compute the claim again")
+        lines[line["chunk"]] = line
+    return lines
 
 
 def reproduce(

@@ -2,6 +2,8 @@
 
 import json
 import math
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +86,19 @@ def test_claims_share_runs_and_finished_ones_are_not_trained_again(finished):
     before = {p: p.stat().st_mtime_ns for p in (out / "smoke" / "training").rglob("checkpoint.pt")}
     list(reproduce([claim("wall-clock")], "smoke", out, jobs=1))
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+
+
+def test_rows_of_other_claims_stand_for_the_same_runs(finished, tmp_path):
+    out, _ = finished
+    for name in ("similar-batches", "wall-clock"):
+        rows = Path("smoke", name, "rows.jsonl")
+        (tmp_path / rows).parent.mkdir(parents=True)
+        shutil.copy(out / rows, tmp_path / rows)
+    run = ClaimRun.open(claim("rank-accuracy"), "smoke", tmp_path)
+    missing = {chunk.settings["selector"] for chunk in run.pending()}
+    assert missing == {"p1"}  # random, p3 and greedy-64 were trained for the two others
+    other = ClaimRun.open(claim("trace-update"), "smoke", tmp_path)  # another kind of work
+    assert len(other.pending()) == len(claim("trace-update").chunks("smoke"))
 
 
 def test_without_images_the_flag_is_named(tmp_path):
