@@ -359,13 +359,13 @@ def test_an_unreadable_batch_says_nothing_about_selection() -> None:
 
 @pytest.mark.parametrize("groups", [1, 64])
 def test_the_prediction_for_hard_batches_is_near_what_neighbours_give(groups: int) -> None:
-    """Within a factor of two, for isotropic and for grouped samples; random ones are easier."""
+    """The miss within a factor of two, for isotropic and grouped samples; random ones are easier."""
     n, generator = 128, torch.Generator().manual_seed(0)
     centres = torch.randn(groups, 24, generator=generator)[torch.arange(n * n // 4) % groups]
     spread = torch.randn(centres.shape, generator=generator)
     anchors = normalize((groups > 1) * centres + spread)
     keys = normalize(anchors + 0.15 * torch.randn(anchors.shape, generator=generator))
-    misses = []
+    misses, forces = [], []
     for seed in range(8):
         draw = torch.Generator().manual_seed(seed)
         batches = (
@@ -374,9 +374,12 @@ def test_the_prediction_for_hard_batches_is_near_what_neighbours_give(groups: in
         )
         easy, hard = (read_batch(Contrast.cross(anchors[b], keys[b]), 0.1) for b in batches)
         misses.append([easy.softmax.miss, easy.negatives.hard_miss, hard.softmax.miss])
-    random, predicted, actual = torch.tensor(misses).mean(0).tolist()
-    assert 0.5 < predicted / actual < 2
-    assert random < 0.7 * min(predicted, actual)
+        force = easy.gradient.force
+        forces.append([force, force * easy.negatives.hard_force_ratio, hard.gradient.force])
+    for rows, factor in ((misses, 2), (forces, 4)):  # the force is a square
+        random, predicted, actual = torch.tensor(rows).mean(0).tolist()
+        assert 1 / factor < predicted / actual < factor
+        assert random < 0.7 * min(predicted, actual)
 
 
 def test_the_tower_that_collapsed_is_named() -> None:
