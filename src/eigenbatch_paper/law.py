@@ -73,7 +73,10 @@ def settings(folder: Path) -> list[Setting]:
     if rows := _rows(folder, "caption-batches"):
         found.append(Setting("captions", rows, _mrr, _solved, _miss))
     if rows := _rows(folder, "similar-batches"):
-        found.append(Setting("pictures", rows, _accuracy, *_READINGS))
+        found.append(Setting("pictures, 100 classes", rows, _accuracy, *_READINGS))
+    cifar = [row for row in _rows(folder, "picture-batches") if row["data"] == "cifar10"]
+    if cifar:
+        found.append(Setting("pictures, CIFAR-10", cifar, _accuracy, *_READINGS))
     return found
 
 

@@ -183,10 +183,16 @@ def markdown() -> str:
         rest = "; ".join(f"{key} {_listed(values)}" for key, values in one.details.items())
         cells = (name, one.section, one.data, _listed(one.encoder), f"{one.n:,}", _listed(one.k),
                  f"{one.tau:g}", one.optimizer, _rate(one), f"{one.weight_decay:g}",
-                 str(one.epochs), str(one.seeds), one.probe, _listed(one.policies),
+                 str(one.epochs), _seeds(one), one.probe, _listed(one.policies),
                  rest)  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _seeds(one: Printed) -> str:
+    """Of every arm, or the most and the fewest."""
+    counts = {one.seeds, *one.arms.values()}
+    return str(one.seeds) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
 
 
 def _rate(one: Printed) -> str:

@@ -106,6 +106,11 @@ def unreached(rows: Sequence[Row], target: float) -> str:
     )
 
 
+def at_least(text: str, rows: Sequence[Row], target: float) -> str:
+    """A mean time or number of epochs: a lower bound if some runs do not reach the target."""
+    return f"at least {text}" if any(max(row["knn"]) < target for row in rows) else text
+
+
 def mean(rows: Sequence[Row], quantity: Quantity) -> float:
     """Mean over seeds."""
     return float(np.mean([quantity(row) for row in rows]))

@@ -359,7 +359,7 @@ def test_an_unreadable_batch_says_nothing_about_selection() -> None:
 
 @pytest.mark.parametrize("groups", [1, 64])
 def test_the_prediction_for_hard_batches_is_near_what_neighbours_give(groups: int) -> None:
-    """The miss within a factor of two, for isotropic and grouped samples; random ones are easier."""
+    """The miss within a factor of two, isotropic and grouped samples; random ones are easier."""
     n, generator = 128, torch.Generator().manual_seed(0)
     centres = torch.randn(groups, 24, generator=generator)[torch.arange(n * n // 4) % groups]
     spread = torch.randn(centres.shape, generator=generator)

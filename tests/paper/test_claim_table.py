@@ -64,14 +64,20 @@ def test_figures_are_copied_and_linked_from_the_page(out, tmp_path):
 
 def test_the_summary_counts_verdicts_and_unfinished_claims_are_named(out, tmp_path):
     text, _ = _written(out, tmp_path)
-    summary = (
-        "Claims: 2, of which 1 reproduced, 0 holds under stated conditions, 0 inconclusive, "
-        "1 does not reproduce."
-    )
-    assert summary in text
+    assert "Claims of the paper: 2, of which 1 reproduced, 1 does not reproduce." in text
+    assert "Our own: none." in text
     unfinished = next(line for line in text.splitlines() if line.startswith("Not finished"))
     assert "pool-returns" in unfinished
     assert "synthetic-band" not in unfinished
+
+
+def test_our_own_claims_are_counted_apart(out, tmp_path):
+    path = out / "small" / "temperature-law" / "verdict.json"
+    record = json.loads(path.read_text()) | {"section": "Beyond the paper (left open in it)"}
+    path.write_text(json.dumps(record))
+    text, _ = _written(out, tmp_path)
+    assert "Claims of the paper: 1, of which 1 reproduced." in text
+    assert "Our own: 1, of which 1 does not reproduce." in text
 
 
 def test_writing_twice_gives_the_same_bytes(out, tmp_path):
@@ -97,6 +103,6 @@ def test_claims_that_were_run_elsewhere_stay_on_the_page(out, tmp_path):
     assert "paper figure" in text
     assert "a \\| b" not in text
     assert text.count("new figure") == 2
-    assert "1 reproduced, 0 holds under stated conditions, 1 inconclusive, 0 does not" in text
+    assert "2, of which 1 reproduced, 1 inconclusive." in text
     section = before[before.index("## synthetic-band") : before.index("## temperature-law")]
     assert section in text

@@ -392,7 +392,7 @@ def test_a_short_run_of_alignment_starts_afresh(tmp_path):
 
 
 @pytest.mark.parametrize(("value", "outcome"), [
-    (1e-5, "reproduced"), (5e-4, "holds under stated conditions"), (0.3, "inconclusive"),
+    (1e-5, "reproduced"), (5e-4, "holds under stated conditions"), (0.3, "does not reproduce"),
 ])  # fmt: skip
 def test_queue_correlation_is_judged_at_the_end(value, outcome):
     rows = [{"seed": s, "read_at": [10, 20], "correlation": [0.5, value]} for s in range(2)]

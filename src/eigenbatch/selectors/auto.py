@@ -65,8 +65,8 @@ class Auto:
     Args:
         tau: temperature of the loss, or a function that returns it if it is learned.
         target: the miss that hard batches aim for. At 0.8 an anchor gives its negatives together
-            four times the weight of its positive. A target below 0.5 is also what makes random
-            batches easy.
+            four times the weight of its positive. A target below 0.5 is also the limit for random
+            batches.
         seeds: seeds of the hardest batches.
         guard: cosine above which two samples are near-duplicates and not put into one hard batch;
             None: no guard.

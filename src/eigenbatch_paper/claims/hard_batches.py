@@ -47,7 +47,8 @@ def judge(rows: list[Row]) -> Verdict:
         rest[f"n={n}: auto is within 0.5 points of the best"] = gains["auto"].mean >= best - 0.005
         rest[f"n={n}: diverse batches lose"] = gains["greedy-64"].high < 0
         measured.append(
-            f"n={n}: neighbours-4 {facts.reaching(groups['neighbours-4'], random)} and end "
+            f"n={n}: neighbours-4 {facts.reaching(groups['neighbours-4'], random)}, auto "
+            f"{facts.reaching(groups['auto'], random)}; final MRR "
             + ", ".join(f"{name} {facts.interval(one, 'points')}" for name, one in gains.items())
         )
         miss = sum(row["miss"] for row in random) / len(random)
@@ -55,7 +56,8 @@ def judge(rows: list[Row]) -> Verdict:
             f"n={n}: Random ends at {sum(map(facts.final, random)) / len(random):.4f}, the mean "
             f"miss of its batches in the second half is {miss:.3f}"
         )
-    return decided(main, rest, "; ".join(measured), "; ".join(notes) + ".")
+    seen = "The target of Auto, 0.8, was chosen after seed 0 at n=64: that seed is no test of it."
+    return decided(main, rest, "; ".join(measured), "; ".join(notes) + f". {seen}")
 
 
 def draw(rows: list[Row], figure: "Figure") -> None:
@@ -68,8 +70,9 @@ def draw(rows: list[Row], figure: "Figure") -> None:
 CLAIM = Claim(
     name="hard-batches",
     section="Beyond the paper",
-    statement="On translation pairs, batches of neighbours reach the final accuracy of random "
-    "batches in half of the time and end higher; diverse batches lose.",
+    statement="On translation pairs, batches of neighbours reach the final MRR of random batches "
+    "in half of the steps (at n = 256 also of the processor time) and end higher; diverse batches "
+    "lose.",
     printed="nothing: the paper expects the opposite direction to pay",
     criterion="Means over seeds of neighbours-4 against Random: at n=256 at most 45 % of the steps "
     "and 50 % of the processor time to Random's final MRR and at least +2.0 points of MRR; at n=64 "

@@ -97,9 +97,12 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     for name, colour in zip(POLICIES, (BLUE, GREEN), strict=True):
         heights = [100 * gains[tau][name].mean for tau in TEMPERATURES]
         axes.plot([misses[tau] for tau in TEMPERATURES], heights, "o-", color=colour, label=name)
+        for tau in TEMPERATURES:
+            ends = gains[tau][name].low, gains[tau][name].high
+            axes.plot([misses[tau]] * 2, [100 * end for end in ends], color=colour, lw=1)
     tidy(
         axes,
-        "The harder random batches are, the less there is to gain",
+        "Gain over random batches against their miss, by temperature (95 % intervals)",
         "miss of random batches",
         "final MRR against Random, points",
     )

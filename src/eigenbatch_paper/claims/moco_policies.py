@@ -128,7 +128,7 @@ def table(rows: list[Row]) -> Table:
         saved = facts.saved(runs, random, facts.epochs_to(target))
         ours = (
             mean_sem(map(facts.accuracy, runs), scale=100),
-            mean_sem(map(facts.epochs_to(target), runs)),
+            facts.at_least(mean_sem(map(facts.epochs_to(target), runs)), runs, target),
             "" if name == "random" else facts.percent(saved),
         )
         label = f"{facts.LABELS[name]}, {len(runs)} seeds"

@@ -61,8 +61,8 @@ def table(rows: list[Row]) -> Table:
         runs = groups[name]
         saved = facts.saved(runs, groups["random"], facts.time_to(target))
         ours = (
-            mean_sem(map(facts.epochs_to(target), runs)),
-            mean_sem(map(facts.time_to(target), runs), unit="s"),
+            facts.at_least(mean_sem(map(facts.epochs_to(target), runs)), runs, target),
+            facts.at_least(mean_sem(map(facts.time_to(target), runs), unit="s"), runs, target),
             "" if name == "random" else share(saved.mean),
             f"{sum(map(facts.collapsed, runs))} / {len(runs)}",
         )
