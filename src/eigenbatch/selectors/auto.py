@@ -43,8 +43,8 @@ EASY = 0.5
 weight than its positive."""
 
 PERSISTENT = 1024
-"""Rows in a row for which unseen samples are estimated to be easy before batches become hard: a
-single batch may be easy by chance."""
+"""Consecutive rows for which random batches are easy, and unseen samples by estimate, before
+batches become hard: a single batch may be easy by chance."""
 
 
 class Auto:
@@ -52,10 +52,10 @@ class Auto:
 
     The miss is the share of the softmax that negatives get. From both cached towers, or both views,
     the miss of a batch is computed before the batch is used. Random batches are easy if it is below
-    0.5: then the next batch is one step harder, and so on while the miss is below `target`; above
-    it the next batch is one step easier. The steps: random, then neighbours of 64, 16 and `seeds`
-    seeds. A temperature above 0.07 makes the miss large without making the batch hard: there it is
-    judged as it would be at 0.07.
+    0.5 for 1,024 rows in a row: then the next batch is one step harder, and so on while the miss is
+    below `target`; above it the next batch is one step easier. The steps: random, then neighbours
+    of 64, 16 and `seeds` seeds. A temperature above 0.07 makes the miss large without making the
+    batch hard: there it is judged as it would be at 0.07.
 
     Samples it is trained on can be easy because the model memorised them. So it begins with random
     batches and stays there while unseen samples would be hard. `SpectralBatchSampler` lets it
@@ -113,10 +113,11 @@ class Auto:
         self._estimate = UnseenMiss()  # from training steps
         self._observed = 0  # number of the last update that it was estimated from
         self._begun = False  # True from the first hard batch on: nothing is estimated any more
-        self._below = 0  # rows in a row with an estimate of easy batches
+        self._below = 0  # consecutive rows with an estimate of easy batches
+        self._easy_rows = 0  # consecutive rows of random batches that were easy
         self._blind = False  # whether steps are to be observed, and there was none yet
-        counts = [*(count for count in STEPS if count > seeds), seeds]
-        self._levels: list[Selector] = [Random(), *(self._guarded(count) for count in counts)]
+        self._counts = [*(count for count in STEPS if count > seeds), seeds]
+        self._levels: list[Selector] = [Random(), *map(self._guarded, self._counts)]
 
     def __call__(
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
@@ -168,11 +169,13 @@ class Auto:
             )
         sides = unit_rows(z1.detach(), "z1"), unit_rows(z2.detach(), "z2")
         offer = Offer(rows=torch.cat(sides, dim=1), towers=2)
-        batches = offer.free[: len(offer) // batch_size * batch_size].view(-1, batch_size)
+        order = torch.randperm(len(offer), generator=torch.Generator().manual_seed(0))
+        batches = order[: len(offer) // batch_size * batch_size].view(-1, batch_size)
         tau = min(self._tau(), SHARP)
         self._told = True
         self.unseen_miss = fmean(
-            predicted_miss(offer, batch, tau, layout=self.layout) for batch in batches
+            predicted_miss(offer, batch, tau, layout=self.layout)
+            for batch in batches.to(offer.rows.device)
         )
         if self._memorised:
             self.level = 0
@@ -234,16 +237,25 @@ class Auto:
         return positive_scalar(self.tau() if callable(self.tau) else self.tau, "tau")
 
     def _adjust(self, offer: Offer, batch: Tensor) -> None:
-        """One step harder if the batch is easy, or below the target if it is hard; else easier."""
+        """One step harder if the miss of the batch is below the limit of its level, else easier.
+
+        A batch with as many seeds as samples is a random one, whatever its level is.
+        """
         if len(batch) < 2:
             return
         tau = self._tau()
         predicted = partial(predicted_miss, offer, batch, layout=self.layout)
         self.miss = predicted(tau, self.positive)
         judged = self.miss if tau <= SHARP else predicted(SHARP, self.positive)
-        limit = self.target if self.level else self.easy
-        step = 1 if judged < limit and not (self._memorised or self._blind) else -1
-        self.level = min(max(0, self.level + step), len(self._levels) - 1)
+        random = self.level == 0 or self._counts[self.level - 1] >= len(batch)
+        blind = self._blind and not self._told
+        below = judged < (self.easy if random else self.target) and not (self._memorised or blind)
+        if self.level == 0:
+            self._easy_rows = self._easy_rows + len(batch) if below else 0
+            below = below and (self._told or self._easy_rows >= PERSISTENT)
+        elif not below:
+            self._easy_rows = 0
+        self.level = min(max(0, self.level + (1 if below else -1)), len(self._levels) - 1)
         self._begun = self._begun or self.level > 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -255,6 +267,7 @@ class Auto:
             "begun": self._begun,
             "observed": self._observed,
             "below": self._below,
+            "easy_rows": self._easy_rows,
             "estimate": self._estimate.state_dict(),
         }
 
@@ -267,6 +280,7 @@ class Auto:
             "begun": is_flag,
             "observed": is_count,
             "below": is_count,
+            "easy_rows": is_count,
             "estimate": is_state,
         }
         check_entries(state, "Auto", entries)
@@ -277,6 +291,7 @@ class Auto:
         self.level, self.unseen_miss = state["level"], state["unseen_miss"]
         self._told, self._begun = state["told"], state["begun"]
         self._observed, self._below = state["observed"], state["below"]
+        self._easy_rows = state["easy_rows"]
         self._estimate.load_state_dict(state["estimate"])
 
     def _is_level(self, value: object) -> bool:

@@ -6,7 +6,7 @@ was begun, uses both towers, and is spared the copying and normalising of the po
 Letters: k rows offered, g rows given, n rows of the batch, d dimension of a tower.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeGuard, runtime_checkable
 
@@ -260,10 +260,16 @@ def observe_training(
 
     Nothing is read for selectors that do not learn from it.
     """
-    for part in getattr(selector, "_parts", ()):  # of a rule or a schedule
-        observe_training(part, latest, batch_size)
-    if hasattr(selector, "observe_training"):
-        selector.observe_training(latest(), batch_size)
+    for part in parts_of(selector):
+        if hasattr(part, "observe_training"):
+            part.observe_training(latest(), batch_size)
+
+
+def parts_of(selector: object) -> Iterator[object]:
+    """The selectors that a rule or a schedule is made of, and itself, the innermost first."""
+    for part in getattr(selector, "_parts", ()):
+        yield from parts_of(part)
+    yield selector
 
 
 def check_offer(offer: Offer, batch_size: int, generator: torch.Generator | None) -> None:

@@ -150,8 +150,9 @@ def least_similar(
     begun: int = 0,
 ) -> Tensor:
     """`greedy_search` by `least_squares`, by the fastest means the device has."""
-    if rows.device.type != "cpu":
+    if rows.device.type != "cpu" or rows.dtype not in (torch.float32, torch.float64):
         return greedy_search(rows, batch_size, probe=probe, generator=generator, begun=begun)
+    rows = rows.detach()
     order = _order(len(rows), begun, generator, rows.device)
     begun = max(1, begun)
 
