@@ -23,7 +23,7 @@ DATA_SETS = ("imagenet100", "imagenet1k", "cifar10", "pets", "multi30k", "flickr
 class Chunk:
     """A piece of work that is done as a whole or not at all; a claim is resumed chunk by chunk.
 
-    Two claims that list an equal chunk with the same `compute` share its rows.
+    Two claims that list an equal chunk with the same `compute` share its rows, unless one is timed.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Claim:
     draw: one figure that can be understood without the paper.
     table: the paper's own table, where it has one.
     needs: names of the data sets that must be on disk.
+    timed: compares times, so that only runs that were made for it count, not those of other claims.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Claim:
     draw: Callable[[list[Row], "Figure"], None]
     needs: Callable[[Scale], frozenset[str]] = lambda scale: frozenset()
     table: Callable[[list[Row]], Table] | None = None
+    timed: bool = False
 
     def record(self, verdict: Verdict, scale: Scale, seeds: int) -> dict[str, Any]:
         """The verdict with all that a reader needs to weigh it, as plain JSON."""

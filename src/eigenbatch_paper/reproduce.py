@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -105,9 +106,10 @@ class ClaimRun:
         try:
             verdict = self.claim.judge(rows)
         except (KeyError, TypeError, IndexError, AttributeError) as reason:
+            sources = ", ".join(dict.fromkeys(str(line["source"]) for line in lines))
             raise RunError(
-                f"{self.rows} does not hold what {self.claim.name} needs ({reason!r}): it is "
-                "damaged or of another version. Remove it to compute the claim again"
+                f"{sources} does not hold what {self.claim.name} needs ({reason!r}): damaged or of "
+                "another version. Remove it to compute the claim again"
             ) from reason
         record = self.claim.record(verdict, self.scale, _least_seeds(chunks))
         if len(chunks) < len(wanted):
@@ -123,21 +125,24 @@ class ClaimRun:
         return record
 
     def _lines(self) -> dict[str, dict[str, Any]]:
-        """What was kept of each finished chunk: its rows, its time, and the commit it ran at.
+        """What was kept of each finished chunk: its rows, time, commit and file.
 
         Other claims in the same folder may have done the same work.
         """
-        wanted = {_key(chunk) for chunk in self.claim.chunks(self.scale)}
-        lines: dict[str, dict[str, Any]] = {}
+        own = _kept(self.rows)
+        if self.claim.timed:
+            return own
+        wanted = {_key(chunk) for chunk in self.claim.chunks(self.scale)} - own.keys()
         for path in sorted(self.directory.path.parent.glob("*/rows.jsonl")):
             name = path.parent.name
             if name in registry.NAMES and registry.claim(name).compute is self.claim.compute:
-                lines |= {k: line for k, line in _kept(path).items() if k in wanted}
-        return lines | _kept(self.rows)
+                with suppress(RunError):  # a damaged file of another claim
+                    own |= {key: line for key, line in _kept(path).items() if key in wanted}
+        return own
 
 
 def _kept(path: Path) -> dict[str, dict[str, Any]]:
-    """The lines of a file of rows, by a text that identifies the chunk."""
+    """The lines of a file of rows, by a text that identifies the chunk, each with its `source`."""
     if not path.is_file():
         return {}
     lines: dict[str, dict[str, Any]] = {}
@@ -150,7 +155,7 @@ def _kept(path: Path) -> dict[str, dict[str, Any]]:
             raise RunError(f"{path} is damaged: remove it to compute the claim again")
         if not isinstance(line.get("rows"), list):
             raise RunError(f"{path} is damaged: remove it to compute the claim again")
-        lines[line["chunk"]] = line
+        lines[line["chunk"]] = line | {"source": path}
     return lines
 
 
@@ -199,10 +204,9 @@ def judge_finished(claims: Sequence[Claim], scale: Scale, out: Path) -> Iterator
     The record says how many of its parts are done.
     """
     for claim in claims:
-        if (out / scale / claim.name / "rows.jsonl").exists():
-            run = ClaimRun.open(claim, scale, out)
-            if chunks := run.finished_seeds():
-                yield run.conclude(chunks)
+        run = ClaimRun(claim, scale, RunDirectory(out / scale / claim.name))
+        if chunks := run.finished_seeds():
+            yield ClaimRun.open(claim, scale, out).conclude(chunks)
 
 
 def _check_data(claims: Sequence[Claim], scale: Scale, folders: Mapping[str, Path]) -> None:

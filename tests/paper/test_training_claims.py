@@ -10,7 +10,7 @@ import pytest
 from eigenbatch.errors import RunError
 from eigenbatch_paper.claim import Chunk, Place
 from eigenbatch_paper.registry import NAMES, claim
-from eigenbatch_paper.reproduce import ClaimRun, reproduce
+from eigenbatch_paper.reproduce import ClaimRun, judge_finished, reproduce
 from eigenbatch_paper.training_chunks import compute, moco_chunk, training_chunk
 from eigenbatch_paper.training_facts import (
     epochs_to,
@@ -90,15 +90,26 @@ def test_claims_share_runs_and_finished_ones_are_not_trained_again(finished):
 
 def test_rows_of_other_claims_stand_for_the_same_runs(finished, tmp_path):
     out, _ = finished
-    for name in ("similar-batches", "wall-clock"):
+    for name in ("similar-batches", "rank-accuracy"):
         rows = Path("smoke", name, "rows.jsonl")
         (tmp_path / rows).parent.mkdir(parents=True)
         shutil.copy(out / rows, tmp_path / rows)
-    run = ClaimRun.open(claim("rank-accuracy"), "smoke", tmp_path)
+    run = ClaimRun.open(claim("pool-policies"), "smoke", tmp_path)
     missing = {chunk.settings["selector"] for chunk in run.pending()}
-    assert missing == {"p1"}  # random, p3 and greedy-64 were trained for the two others
-    other = ClaimRun.open(claim("trace-update"), "smoke", tmp_path)  # another kind of work
-    assert len(other.pending()) == len(claim("trace-update").chunks("smoke"))
+    assert missing == {"p2"}  # random, p1 and p3 were trained for the two others
+    for other in ("trace-update", "wall-clock"):  # another kind of work, and a comparison of times
+        whole = claim(other).chunks("smoke")
+        assert len(ClaimRun.open(claim(other), "smoke", tmp_path).pending()) == len(whole)
+    (record,) = judge_finished([claim("rank-plateau"), claim("wall-clock")], "smoke", tmp_path)
+    assert record["claim"] == "rank-plateau"  # without a row of its own
+    other = tmp_path / "smoke" / "similar-batches" / "rows.jsonl"
+    other.write_text('{"chunk": 3}\n')
+    assert not ClaimRun.open(claim("rank-accuracy"), "smoke", tmp_path).pending()
+    damaged = tmp_path / "smoke" / "rank-accuracy" / "rows.jsonl"
+    lines = [json.loads(line) for line in damaged.read_text().splitlines()]
+    damaged.write_text("".join(json.dumps(line | {"rows": [{}]}) + "\n" for line in lines))
+    with pytest.raises(RunError, match=r"rank-accuracy.rows.jsonl does not hold what rank-plateau"):
+        list(judge_finished([claim("rank-plateau")], "smoke", tmp_path))
 
 
 def test_without_images_the_flag_is_named(tmp_path):

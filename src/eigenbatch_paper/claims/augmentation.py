@@ -109,6 +109,7 @@ CLAIM = training_claim(
     "accuracy at the default strength (67.5 of 69.0 %, one target for all).",
     runs="2 policies x 3 strengths, and P3",
     chunks=chunks,
+    timed=True,
     judge=judge,
     draw=draw,
     table=table,

@@ -114,6 +114,7 @@ CLAIM = training_claim(
     runs="5 policies",
     paper_size="5 policies: CIFAR-10, ResNet-18, n=512, k=5120, 400 epochs",
     chunks=chunks,
+    timed=True,
     judge=judge,
     draw=draw,
 )

@@ -64,6 +64,7 @@ CLAIM = training_claim(
     "zero; and Greedy-64's accuracy is significantly above Random's.",
     runs="2 policies, other seeds",
     chunks=chunks,
+    timed=True,
     judge=judge,
     draw=draw,
 )

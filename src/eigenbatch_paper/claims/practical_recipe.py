@@ -104,6 +104,7 @@ CLAIM = training_claim(
     "point of accuracy.",
     runs="7 policies",
     chunks=chunks,
+    timed=True,
     judge=judge,
     draw=draw,
     table=table,

@@ -94,6 +94,7 @@ CLAIM = training_claim(
     "all three save epochs, Greedy-256 saves time, P3 loses some, Greedy-64 saves time against P3.",
     runs="4 policies",
     chunks=chunks,
+    timed=True,
     judge=judge,
     draw=draw,
     table=table,
