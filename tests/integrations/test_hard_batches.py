@@ -8,15 +8,19 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
-from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.losses import (
+    MatryoshkaLoss,
+    MultipleNegativesRankingLoss,
+)
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import TrainerCallback
 
-from eigenbatch import Auto, Neighbours, OnePerGroup, SpectralMonitor
+from eigenbatch import Auto, Neighbours, OnePerGroup, Random, SpectralMonitor
 from eigenbatch.errors import ArgumentTypeError, ParameterError
 from eigenbatch.integrations.sentence_transformers import HardBatches
 from eigenbatch.integrations.transformers import SpectralTrainerCallback
+from eigenbatch.selectors import EveryNth
 
 pytestmark = pytest.mark.slow
 SIZE, BATCH, DIM, GROUPS = 48, 8, 16, 6
@@ -105,7 +109,8 @@ def test_auto_is_shown_the_pairs_that_are_evaluated(tmp_path):
     too_few = pairs(BATCH - 1)  # the estimate from training steps is used; they are too few, too
     for evaluated, hard_pairs in ((mismatched, True), (pairs(), False), (too_few, False)):
         trained, auto = model(), Auto(0.05)
-        hard = HardBatches(trained, OnePerGroup(auto, torch.arange(SIZE)))
+        rules = OnePerGroup(EveryNth(auto, 1, Random()), torch.arange(SIZE))
+        hard = HardBatches(trained, rules)
         trainer(
             tmp_path / str(len(evaluated)) / str(hard_pairs), trained, hard, Noting(trained),
             evaluate=evaluated, eval_strategy="epoch",
@@ -300,6 +305,17 @@ def test_a_loss_without_two_columns_is_named_once_and_training_continues(tmp_pat
     trainer(tmp_path, trained, hard, OneColumn(trained), num_train_epochs=1).train()
     assert sum("batches stay random" in record.message for record in caplog.records) == 1
     assert not hard.cache.filled.any()
+
+
+@pytest.mark.parametrize("dims", [[8, 4], [DIM, 8]])
+def test_embeddings_that_a_loss_shortens_are_not_stored(dims, tmp_path, caplog):
+    trained = model()
+    hard = HardBatches(trained, Neighbours(1))
+    loss = MatryoshkaLoss(trained, MultipleNegativesRankingLoss(trained), dims)
+    trainer(tmp_path, trained, hard, loss, num_train_epochs=1).train()
+    whole = DIM in dims  # which comes first
+    assert hard.cache.filled.all() == whole
+    assert ("Matryoshka" in caplog.text) != whole
 
 
 def test_wrong_arguments_are_named():

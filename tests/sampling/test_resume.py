@@ -2,6 +2,7 @@
 
 import io
 
+import numpy as np
 import pytest
 import torch
 from sampling_toys import Alternating, LeastSimilar, Numbers, filled_cache
@@ -9,9 +10,11 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from eigenbatch.errors import ParameterError
+from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.errors import StateError
 from eigenbatch.sampling.indexed import IndexedDataset
 from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.selectors.neighbours import Neighbours
 from eigenbatch.selectors.random import Random
 
 # torchdata 0.11 calls it in the constructor of its loader.
@@ -273,3 +276,16 @@ def test_more_batches_than_were_drawn_cannot_be_consumed(consumed):
         next(batches)
     with pytest.raises(ParameterError, match="between 0 and the 3 batches drawn in epoch 0"):
         sampler.state_dict(consumed=consumed)
+
+
+def test_numbers_of_numpy_are_saved_as_plain_ones():
+    cache = EmbeddingCache(np.int64(40), np.int64(4), towers=np.int64(2))
+    sampler = SpectralBatchSampler(
+        cache, np.int64(4), Neighbours(), pool_size=np.int64(20), unknown_share=np.float64(0.5)
+    )
+    file = io.BytesIO()
+    torch.save({"cache": cache.state_dict(), "sampler": sampler.state_dict()}, file)
+    file.seek(0)
+    known = torch.load(file, weights_only=True)
+    cache.load_state_dict(known["cache"])
+    sampler.load_state_dict(known["sampler"])

@@ -108,6 +108,18 @@ def test_visits_count_training_steps_and_no_inference():
     assert cache.latest() is None
 
 
+def test_a_visit_that_two_processes_write_to_one_file_counts_once(tmp_path):
+    path, ids = tmp_path / "rows", torch.arange(0, 20, 3)
+    first, second = (EmbeddingCache(20, 4, towers=2, path=path) for _ in range(2))
+    for count in range(1, 4):
+        ticks = first._ticks.clone()
+        first.update(ids, *torch.randn(2, len(ids), 4))
+        first._ticks.copy_(ticks)  # the second one begins before the first has ended
+        second.update(ids, *torch.randn(2, len(ids), 4))
+        for cache in (first, second):
+            assert cache.latest()[1].tolist() == [count] * len(ids)
+
+
 def test_visits_stop_at_255():
     cache, towers = EmbeddingCache(2, 8, towers=2), both(1)
     for _ in range(300):

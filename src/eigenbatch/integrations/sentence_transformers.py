@@ -22,7 +22,7 @@ from eigenbatch.processes import rank_and_world
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
 from eigenbatch.selectors.auto import Auto
-from eigenbatch.selectors.rule import under_rules
+from eigenbatch.selectors.offer import parts_of
 from eigenbatch.selectors.selector import Selector
 
 try:
@@ -119,16 +119,18 @@ class HardBatches(TrainerCallback):
         self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **_: Any
     ) -> None:
         """Show Auto how hard pairs are that it is not trained on."""
-        selector = under_rules(self._selector)
-        if self._batches is None or not isinstance(selector, Auto):
+        told = [one for one in parts_of(self._selector) if isinstance(one, Auto)]
+        if self._batches is None or not told:
             return
         size = self._batches.batch_size
         dataset = getattr(eval_dataloader, "dataset", None)
         if dataset is None or len(dataset) < size or len(_text_columns(dataset)) < 2:
             return
-        some = dataset.select(range(min(len(dataset), 4 * size)))
+        step = max(1, len(dataset) // (4 * size))  # from all over it: neighbours may be alike
+        some = dataset.select(range(0, len(dataset), step)[: 4 * size])
         first, second = (self._encoded(list(column)) for column in _two_columns(some))
-        selector.held_out(first, second, size)
+        for one in told:
+            one.held_out(first, second, size)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Keep cache and sampler in the checkpoint."""
@@ -191,14 +193,16 @@ class HardBatches(TrainerCallback):
         if self._batches is None or self.cache is None:
             return
         ids = self._batches.next_ids()
-        if len(columns) < 2 or any(len(rows) != len(ids) for rows in columns[:2]):
+        shape = (len(ids), self._dim)
+        if len(columns) < 2 or any(rows.shape != shape for rows in columns[:2]):
             if not self._warned:
                 self._warned = True
                 logger.warning(
-                    "a training step gave %s embeddings for %d samples, expected two columns: "
-                    "batches stay random. Cached losses encode in pieces and cannot be used",
-                    [len(rows) for rows in columns],
-                    len(ids),
+                    "a training step gave embeddings of shapes %s, expected two of %s: batches "
+                    "stay random. Cached losses encode in pieces, Matryoshka losses may shorten "
+                    "the embeddings: they cannot be used",
+                    [tuple(rows.shape) for rows in columns],
+                    shape,
                 )
             return
         first, second = (rows.float().cpu() for rows in columns[:2])

@@ -71,7 +71,8 @@ class EmbeddingCache:
         size, dim = whole(size, "size"), whole(dim, "dim")
         if not 1 <= size <= MAX_SIZE or dim < 1:
             raise ParameterError(f"size must be 1 ... {MAX_SIZE} and dim >= 1, got {size}, {dim}")
-        if whole(towers, "towers") not in (1, 2):
+        towers = whole(towers, "towers")
+        if towers not in (1, 2):
             raise ParameterError(f"towers must be 1 or 2, got {towers}")
         check_type(dtype, torch.dtype, "dtype")
         check_type(path, (str, Path, type(None)), "path")
@@ -87,6 +88,7 @@ class EmbeddingCache:
             self._rows = torch.zeros(size, towers * dim, dtype=dtype, device=device)
             self._ticks = torch.zeros(size, dtype=torch.int32, device=device)  # 0: never updated
             self._visits = torch.zeros(size if towers == 2 else 0, dtype=torch.uint8, device=device)
+            self._counted = self._visits
             self._tick = 0
         elif device.type == "cpu":
             layout = Layout(size=size, dim=dim, dtype=dtype_name(dtype), towers=towers)
@@ -185,9 +187,10 @@ class EmbeddingCache:
         # update one after the other use the same tick; one with an older clock advances to it.
         self._set_clock(max(self._tick + 1, self._clock))
         index = index[last]  # ascending
-        if trained and self.towers == 2:  # a row that another process wrote in this tick is counted
-            counted = (self._ticks[index] == self._tick) | (self._visits[index] == 255)
-            self._visits[index] += (~counted).to(torch.uint8)
+        if trained and self.towers == 2:
+            visits = self._counted[index]
+            self._counted[index] = visits + (visits < 255).to(torch.uint8)
+            self._visits[index] = self._counted[index]  # the same from every process
         self._rows[index] = rows[last]
         self._ticks[index] = self._tick
         self._latest = index if trained and self.towers == 2 else None
@@ -295,6 +298,7 @@ class EmbeddingCache:
         self._rows.copy_(rows.detach())
         self._ticks.copy_(ticks)
         self._visits.copy_(visits)
+        self._counted.copy_(visits)
         self._latest = None if latest is None else latest.to(self.device)
 
     @property
@@ -316,6 +320,7 @@ class EmbeddingCache:
             "_rows": None,
             "_ticks": None,
             "_visits": None,
+            "_counted": None,
             "_mapped": self._mapped.place,
         }
 
@@ -329,6 +334,8 @@ class EmbeddingCache:
         assert self._mapped is not None
         self._rows, self._ticks = self._mapped.rows, self._mapped.ticks
         self._visits = self._mapped.visits
+        # Counted apart: a process could find the visit of another in the file, and count it again.
+        self._counted = self._visits.clone()
 
     def _identity(self) -> dict[str, Any]:
         return {

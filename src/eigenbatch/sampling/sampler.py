@@ -112,11 +112,11 @@ class SpectralBatchSampler(BatchSampler):
         super().__init__(self._epochs, batch_size, drop_last)
         check_numbers(cache.size, batch_size, pool_size, num_replicas, rank, unknown_share)
         self.cache, self.selector = cache, selector
-        self.unknown_share = unknown_share
+        self.unknown_share = None if unknown_share is None else float(unknown_share)
         self._seeds = seeds_of(selector)
         self.index = check_index(index, cache, coverage, self._seeds)
         self.coverage, self.background = coverage, background
-        self.pool_size = min(pool_size or max(batch_size, self._searched()), cache.size)
+        self.pool_size = min(int(pool_size or max(batch_size, self._searched())), cache.size)
         self._replica = None if rank is None or num_replicas is None else (rank, num_replicas)
         check_shards(self, *self.replica)
         self.last: Selection | None = None  # of the batch drawn last
