@@ -106,9 +106,17 @@ def whole_cache() -> str:
     random, hard = (timings.seconds[n] for n in ("Random, pool 2,560", "Neighbours, free"))
     added = [1e3 * (b - a) for a, b in zip(random, hard, strict=True)]
     low, middle, high = quantiles(added, n=4)
+    usual = timings.median("Random, pool 2,560")
+    epoch, stream, towers, auto = (
+        1e3 * (timings.median(name) - usual)
+        for name in ("Neighbours, epoch", "Neighbours, stream", "Neighbours, free, two towers",
+                     "Auto, free, two towers")
+    )  # fmt: skip
     lines.append(
-        f"\nNeighbours add {middle:.1f} ms ({low:.1f}-{high:.1f}) to a batch of `Random`. Storing "
-        "the embeddings of the batch is part of every line but the products."
+        f"\nNeighbours add {middle:.1f} ms ({low:.1f}-{high:.1f}) to a batch of `Random` in coverage "
+        f'"free", {epoch:.1f} in "epoch", {stream:.1f} in "stream" and {towers:.1f} with two '
+        f"towers; `Auto` adds {auto:.1f}. Storing the embeddings of the batch is part of every line "
+        "but the products."
     )
     return "\n".join(lines)
 
