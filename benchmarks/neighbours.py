@@ -113,10 +113,10 @@ def whole_cache() -> str:
                      "Auto, free, two towers")
     )  # fmt: skip
     lines.append(
-        f"\nNeighbours add {middle:.1f} ms ({low:.1f}-{high:.1f}) to a batch of `Random` in coverage "
-        f'"free", {epoch:.1f} in "epoch", {stream:.1f} in "stream" and {towers:.1f} with two '
-        f"towers; `Auto` adds {auto:.1f}. Storing the embeddings of the batch is part of every line "
-        "but the products."
+        f"\nNeighbours add {middle:.1f} ms ({low:.1f}-{high:.1f}) to a batch of `Random` in "
+        f'coverage "free", {epoch:.1f} in "epoch", {stream:.1f} in "stream" and {towers:.1f} with '
+        f"two towers; `Auto` adds {auto:.1f}. Storing the embeddings of the batch is part of every "
+        "line but the products."
     )
     return "\n".join(lines)
 
