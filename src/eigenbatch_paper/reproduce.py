@@ -151,9 +151,8 @@ def _kept(path: Path) -> dict[str, dict[str, Any]]:
             line = json.loads(text)
         except (ValueError, RecursionError):
             continue  # cut off by a crash: the chunk is computed again
-        if not isinstance(line, dict) or not isinstance(line.get("chunk"), str):
-            raise RunError(f"{path} is damaged: remove it to compute the claim again")
-        if not isinstance(line.get("rows"), list):
+        known = isinstance(line, dict) and isinstance(line.get("chunk"), str)
+        if not known or not isinstance(line.get("rows"), list):
             raise RunError(f"{path} is damaged: remove it to compute the claim again")
         lines[line["chunk"]] = line | {"source": path}
     return lines

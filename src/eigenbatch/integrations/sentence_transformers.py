@@ -126,8 +126,8 @@ class HardBatches(TrainerCallback):
         dataset = getattr(eval_dataloader, "dataset", None)
         if dataset is None or len(dataset) < size or len(_text_columns(dataset)) < 2:
             return
-        step = max(1, len(dataset) // (4 * size))  # from all over it: neighbours may be alike
-        some = dataset.select(range(0, len(dataset), step)[: 4 * size])
+        count = min(len(dataset), 4 * size)  # from all over it: adjacent samples may be alike
+        some = dataset.select([i * len(dataset) // count for i in range(count)])
         first, second = (self._encoded(list(column)) for column in _two_columns(some))
         for one in told:
             one.held_out(first, second, size)

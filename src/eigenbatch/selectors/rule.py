@@ -108,10 +108,3 @@ class Rule:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the inner selector."""
         restore(self.selector, state)
-
-
-def under_rules(selector: Selector) -> Selector:
-    """What chooses, without the rules around it."""
-    while isinstance(selector, Rule):
-        selector = selector.selector
-    return selector

@@ -14,8 +14,8 @@ from eigenbatch.runs.reader import flat
 from eigenbatch.runs.record import Mark
 from eigenbatch.runs.recorder import Recorder
 from eigenbatch.selectors.auto import Auto
+from eigenbatch.selectors.offer import parts_of
 from eigenbatch.selectors.plateau import OnLossPlateau
-from eigenbatch.selectors.rule import under_rules
 from eigenbatch.selectors.selector import Stateful
 from eigenbatch.train.assembly import Assembled, assemble
 from eigenbatch.train.checkpoint import Checkpoint
@@ -135,13 +135,13 @@ def _fit(
 ) -> None:
     parts: dict[str, Stateful] = {"cache": assembled.cache, "monitor": assembled.monitor}
     watched: list[Observer] = [RefreshCache(assembled.cache)]
-    selector = under_rules(assembled.sampler.selector)
-    if isinstance(selector, OnLossPlateau):
-        plateau = parts["losses"] = selector.plateau
-        watched.append(TellLoss(plateau))
-    if isinstance(selector, Auto):
-        pairs = partial(assembled.source.held_out, assembled.method)
-        watched.append(TellHeldOut(selector, pairs, assembled.sampler.batch_size))
+    for selector in parts_of(assembled.sampler.selector):
+        if isinstance(selector, OnLossPlateau):
+            plateau = parts["losses"] = selector.plateau
+            watched.append(TellLoss(plateau))
+        if isinstance(selector, Auto):
+            pairs = partial(assembled.source.held_out, assembled.method)
+            watched.append(TellHeldOut(selector, pairs, assembled.sampler.batch_size))
     mark = (lambda: recorder.mark) if recorder is not None else None
     checkpoint = Checkpoint(directory.checkpoint, assembled.sampler, parts, mark=mark)
     if state is not None:
