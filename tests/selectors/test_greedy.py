@@ -1,12 +1,13 @@
+import numpy as np
 import pytest
 import torch
 
 from clouds import KINDS, cloud, unit
 from eigenbatch import Greedy, Random, participation_ratio
 from eigenbatch.errors import NumericalWarning, ParameterError
-from eigenbatch.selectors import search
 from eigenbatch.selectors.diversity import frobenius_diversity, rayleigh_scores, trace_after_adding
-from eigenbatch.selectors.search import greedy_search, least_similar
+from eigenbatch.selectors.least_similar import least_similar
+from eigenbatch.selectors.search import greedy_search
 
 
 def generator(seed=0):
@@ -56,8 +57,8 @@ def test_whole_pool_greedy_takes_the_arg_min_over_all_rows_at_every_step(kind, k
 
 @pytest.mark.parametrize("kind", ["random", "anisotropic", "clustered"])
 def test_guessed_picks_are_the_arg_min_over_all_rows_of_a_large_pool(kind, monkeypatch):
-    monkeypatch.setattr(search, "NEAR", 16)  # of 3,000 rows: most guesses would be wrong
-    monkeypatch.setattr(search, "SAMPLE", 1)
+    near = "eigenbatch.selectors.least_similar._limit"  # 16 of 3,000 rows: most guesses are wrong
+    monkeypatch.setattr(near, lambda squares: float(np.partition(squares, 16)[16]))
     rows = unit(cloud(kind, 3000, 24))
     first = int(torch.randperm(3000, generator=generator())[0])
     chosen = least_similar(rows, 200, probe=None, generator=generator())

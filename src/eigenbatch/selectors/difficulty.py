@@ -5,8 +5,9 @@ from torch import Tensor
 
 from eigenbatch.checks import real
 from eigenbatch.errors import ParameterError
+from eigenbatch.selectors.least_similar import least_similar
 from eigenbatch.selectors.offer import Offer, check_offer, mapped
-from eigenbatch.selectors.search import SearchState, greedy_search, least_similar
+from eigenbatch.selectors.search import SearchState, greedy_search
 
 
 class Blend:

@@ -11,9 +11,10 @@ from eigenbatch.checks import check_choice, check_flags, whole
 from eigenbatch.core.spectrum import participation_ratio
 from eigenbatch.errors import NumericalWarning, ParameterError
 from eigenbatch.selectors.diversity import trace_after_adding
+from eigenbatch.selectors.least_similar import least_similar
 from eigenbatch.selectors.offer import Offer, check_offer, mapped
 from eigenbatch.selectors.pool import check_window
-from eigenbatch.selectors.search import SearchState, greedy_search, least_similar, least_squares
+from eigenbatch.selectors.search import SearchState, greedy_search, least_squares
 
 Score = Literal["spectral", "centroid"]
 
