@@ -80,9 +80,14 @@ def _measured(z: Tensor, name: str) -> tuple[Tensor, Tensor]:
 def unit_rows(z: Tensor, name: str = "z") -> Tensor:
     """Rows of `z` on the unit sphere, in the working dtype; differentiable and idempotent.
 
-    Each row is scaled by its largest entry first, so that no square over- or underflows; its
+    Where a square might over- or underflow, each row is scaled by its largest entry first; its
     length is summed in the accumulation dtype. `row_error` bounds the distance to the exact row.
     """
+    check_matrix(z, name)
+    z = z.to(working_dtype(z))
+    length = _lengths(z)
+    if ((length > 1e-10) & (length < 1e10)).all():  # False for NaN
+        return z / length.to(z.dtype)
     z, largest = _measured(z, name)
     if (zero := largest.squeeze(1) == 0).any():
         row = int(zero.nonzero()[0])
@@ -91,17 +96,23 @@ def unit_rows(z: Tensor, name: str = "z") -> Tensor:
             "all): is a ReLU or a padding row the last layer?"
         )
     z = z / largest
+    return z / _lengths(z).to(z.dtype)
+
+
+def _lengths(z: Tensor) -> Tensor:
+    """(n, 1) in the accumulation dtype."""
     length: Tensor = torch.linalg.vector_norm(
         z, dim=1, keepdim=True, dtype=accumulation_dtype(z.device)
     )
-    return z / length.to(z.dtype)
+    return length
 
 
 def row_error(z: Tensor) -> float:
     """How far a row that `unit_rows` made of an exact row may be from that row's exact direction.
 
-    Two divisions and the rounding of the length cost a unit roundoff of the working dtype each;
-    a length of d squares costs (d / 2 + 2) of the accumulation dtype, in any order of summation.
+    At most two divisions and the rounding of the length cost a unit roundoff of the working dtype
+    each; a length of d squares costs (d / 2 + 2) of the accumulation dtype, in any order of
+    summation.
     """
     wide = unit_roundoff(accumulation_dtype(z.device))
     return 3 * unit_roundoff(z.dtype) + (z.shape[1] + 8) * wide

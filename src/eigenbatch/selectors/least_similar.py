@@ -32,9 +32,12 @@ COLUMNS = 16
 """Columns that a product has a multiple of: as many as a processor does at once."""
 
 GUESSES = 3 * COLUMNS
-"""Picks that are guessed at a time, at most; more of them cost less, as long as they are right."""
+"""Picks that are guessed at a time, at most, or twice as many where no far row is a rival.
 
-EARLIER = np.triu(np.ones((COLUMNS, COLUMNS), dtype=np.float32), k=1)
+More of them cost less, as long as they are right.
+"""
+
+EARLIER = np.triu(np.ones((2 * GUESSES, 2 * GUESSES), dtype=np.float32), k=1)
 """Squares @ EARLIER are the sums before each guess."""
 
 NEAR = 512
@@ -90,18 +93,24 @@ def _whole_pool(rows: Tensor, first: Tensor, batch_size: int) -> NDArray[np.int6
         found, least = _guessed(matrix.take(near, axis=0), squares[near], count)
         guesses = near[found]
         columns = torch.from_numpy(matrix.take(guesses, axis=0)).T  # (d, count)
+        if len(picks) + count == batch_size:  # the last guesses: no sum is needed after them
+            rivals = _rivals(squares, far, least)
+            cosines = torch.mm(torch.from_numpy(matrix.take(rivals, axis=0)), columns).numpy()
+            if _right(squares[rivals], cosines, least) == count:
+                return np.array([*picks, *guesses])
         cosines = torch.mm(rows, columns).numpy()  # (k, count)
-        most = min(GUESSES, most + COLUMNS)
         for start in range(0, count, COLUMNS):
             part = slice(start, min(start + COLUMNS, count))
-            right = _right(squares, far, cosines[:, part], least[part])
+            rivals = _rivals(squares, far, least[part])
+            right = _right(squares[rivals], cosines[rivals, part], least[part])
             sure = slice(start, start + right)
             squares += np.einsum("ij,ij->i", cosines[:, sure], cosines[:, sure])
             squares[guesses[sure]] = np.inf
             picks += guesses[sure].tolist()
             if sure.stop < part.stop:
-                most = COLUMNS
+                most = 0
                 break
+        most = min(most + COLUMNS, GUESSES if len(rivals) else 2 * GUESSES)
     return np.array(picks)
 
 
@@ -124,16 +133,16 @@ def _guessed(near: Rows, squares: Rows, count: int) -> tuple[NDArray[np.int64], 
     return guesses, least
 
 
-def _right(squares: Rows, far: NDArray[np.bool_], cosines: Rows, least: Rows) -> int:
-    """How many guesses come before the first that a far row might have been picked instead of.
+def _rivals(squares: Rows, far: NDArray[np.bool_], least: Rows) -> NDArray[np.int64]:
+    """Far rows that might be picked instead of a guess: sums only grow."""
+    return np.flatnonzero(far & (squares <= least[-1]))
 
-    Sums only grow: such a row has a sum of at most that of the last guess already.
-    """
-    rows = np.flatnonzero(far & (squares <= least[-1]))
-    if not len(rows):
+
+def _right(squares: Rows, cosines: Rows, least: Rows) -> int:
+    """How many guesses come before the first that a rival is picked instead of."""
+    if not len(squares):
         return len(least)
-    earlier = EARLIER[: len(least), : len(least)]
-    before = np.square(cosines[rows]) @ earlier + squares[rows, None]  # sums before each guess
+    before = np.square(cosines) @ EARLIER[: len(least), : len(least)] + squares[:, None]
     wrong = (before <= least).any(axis=0)
     return int(wrong.argmax()) if wrong.any() else len(least)
 
