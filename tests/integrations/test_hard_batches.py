@@ -107,7 +107,11 @@ def test_auto_is_shown_the_pairs_that_are_evaluated(tmp_path):
     texts = [f"w{i}" for i in range(SIZE)]
     mismatched = Dataset.from_dict({"anchor": texts, "positive": texts[1:] + texts[:1]})
     too_few = pairs(BATCH - 1)  # the estimate from training steps is used; they are too few, too
-    for evaluated, hard_pairs in ((mismatched, True), (pairs(), False), (too_few, False)):
+    scored = mismatched.add_column("score", [0.0] * SIZE)  # no positives: not shown
+    everything = pairs()
+    for evaluated, hard_pairs in (
+        (mismatched, True), (everything, False), (too_few, False), (scored, False)
+    ):  # fmt: skip
         trained, auto = model(), Auto(0.05)
         rules = OnePerGroup(EveryNth(auto, 1, Random()), torch.arange(SIZE))
         hard = HardBatches(trained, rules)
@@ -116,7 +120,7 @@ def test_auto_is_shown_the_pairs_that_are_evaluated(tmp_path):
             evaluate=evaluated, eval_strategy="epoch",
         ).train()  # fmt: skip
         assert (auto.unseen_miss > 0.5) == hard_pairs
-        assert (auto.level == 0) == (hard_pairs or evaluated is too_few)
+        assert (auto.level == 0) == (evaluated is not everything)
 
 
 EVALUATED = {

@@ -66,9 +66,10 @@ def observed(selector, offer, visits, *, first=1, updates=30):
         selector.observe_training((offer.rows[index], torch.full((64,), visits), update), 64)
 
 
-def test_batches_stay_random_where_samples_are_easy_only_after_they_were_trained_on():
+@pytest.mark.parametrize("positive", [None, 0.9])  # of no use with two towers
+def test_batches_stay_random_where_samples_are_easy_only_after_they_were_trained_on(positive):
     new, known = pairs(3.0), pairs(0.1)
-    selector = Auto(TAU)
+    selector = Auto(TAU, positive=positive)
     observed(selector, new, 1)
     observed(selector, known, 2, first=31)
     misses(selector, known)

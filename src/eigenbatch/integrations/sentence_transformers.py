@@ -32,6 +32,9 @@ except ImportError as reason:
 
 logger = logging.getLogger("eigenbatch")
 
+LABELS = {"label", "labels", "score", "scores"}
+"""Columns that sentence-transformers takes for labels."""
+
 
 class HardBatches(TrainerCallback):
     """Batch sampler and callback in one: chooses batches by cached anchors and positives.
@@ -43,6 +46,7 @@ class HardBatches(TrainerCallback):
     stay as the cache was, and a warning says so. Cache and sampler are saved in checkpoints: a
     resumed run continues with the batches that the whole one would have had. `Auto` is shown four
     batches of the `eval_dataset` at every evaluation: while they are hard, its batches are random.
+    An `eval_dataset` with labels or scores is not shown to it: its pairs need not be positives.
 
     Args:
         model: the SentenceTransformer that is trained.
@@ -125,6 +129,8 @@ class HardBatches(TrainerCallback):
         size = self._batches.batch_size
         dataset = getattr(eval_dataloader, "dataset", None)
         if dataset is None or len(dataset) < size or len(_text_columns(dataset)) < 2:
+            return
+        if LABELS & set(dataset.column_names):  # scored pairs: not all of them are positives
             return
         count = min(len(dataset), 4 * size)  # from all over it: adjacent samples may be alike
         some = dataset.select([i * len(dataset) // count for i in range(count)])

@@ -70,8 +70,8 @@ class Auto:
         seeds: seeds of the hardest batches.
         guard: cosine above which two samples are near-duplicates and not put into one hard batch;
             None: no guard.
-        positive: similarity of positive pairs, where only one tower is cached. A key is then
-            assumed to be its anchor, turned away by that much in a direction of its own.
+        positive: similarity of positive pairs, where only one tower is cached; not used with two.
+            A key is assumed to be its anchor, turned away by that much in a direction of its own.
         layout: negatives of the loss: "cross", the keys of other samples (CLIP, sentence pairs);
             "paired", both views of other samples (SimCLR's NT-Xent).
 
@@ -206,7 +206,7 @@ class Auto:
         if whole(update, "update") <= self._observed or self._told or self._begun:
             return
         self._observed = update
-        if min(len(rows), batch_size) < 2 or self.positive is not None:
+        if min(len(rows), batch_size) < 2:
             return
         parts = max(1, len(rows) // batch_size)  # every parts-th row is a batch
         some = range(min(parts, -(-LOOKED_AT // batch_size)))
