@@ -8,7 +8,6 @@ import numpy as np
 
 from eigenbatch.runs import (
     PairedDifference,
-    bootstrap_interval,
     first_crossing,
     paired_difference,
 )
@@ -129,27 +128,6 @@ def saved(treated: Sequence[Row], baseline: Sequence[Row], quantity: Quantity) -
         for a, b in zip(ours, theirs, strict=True)
     ]
     return paired_difference(shares, [0.0] * len(shares))
-
-
-def saved_to_plateau(treated: Sequence[Row], baseline: Sequence[Row]) -> tuple[float, float, float]:
-    """Share of time saved to the baseline's own final accuracy, on the mean curves over seeds.
-
-    Single runs may never get there. With the 95 % interval of a bootstrap over seeds: (low, share,
-    high); infinite where the mean curve stays below.
-    """
-
-    def share(ours: Sequence[Row], theirs: Sequence[Row]) -> float:
-        target = mean(theirs, accuracy)
-        return 1 - _time_of_mean(ours, target) / _time_of_mean(theirs, target)
-
-    low, high = bootstrap_interval(share, treated, baseline)
-    return low, share(treated, baseline), high
-
-
-def _time_of_mean(rows: Sequence[Row], target: float) -> float:
-    """When the mean curve reaches the target."""
-    times, heights = (np.mean([row[n] for row in rows], axis=0).tolist() for n in ("times", "knn"))
-    return first_crossing(times, heights, target)
 
 
 def _paired(

@@ -17,7 +17,6 @@ from eigenbatch_paper.training_facts import (
     grouped,
     percent,
     saved,
-    saved_to_plateau,
     time_to,
     unreached,
 )
@@ -140,17 +139,6 @@ def test_an_unreached_target_is_said_and_never_significant():
     assert [epochs_to(0.4)(row) for row in never] == [8.0] * 3
     assert "3 of 6 runs do not reach it" in unreached(rows + never, 0.4)
     assert list(grouped(rows + never, "selector")) == ["random", "p3"]
-
-
-def test_time_to_the_plateau_is_read_off_mean_curves():
-    slow = [
-        {"seed": s, "times": [0, 4, 8], "knn": [0.0, 0.4, 0.5], "final_accuracy": 0.5}
-        for s in range(3)
-    ]
-    fast = [row | {"knn": [0.0, 0.5, 0.7]} for row in slow]  # 0.5 after 4 of 8
-    assert saved_to_plateau(fast, slow) == pytest.approx((0.5, 0.5, 0.5))
-    lower = [row | {"knn": [0.0, 0.1, 0.2]} for row in slow]
-    assert saved_to_plateau(lower, slow)[1] == -math.inf
 
 
 FAST = {
@@ -295,20 +283,6 @@ def test_diversity_is_judged_by_final_accuracy(name, settings):
 
     assert claim(name).judge(rows(0.05)).outcome == "reproduced"
     assert claim(name).judge(rows(-0.05)).outcome == "does not reproduce"
-
-
-@pytest.mark.parametrize(("gain", "outcome"), [
-    (0.05, "reproduced"), (-0.05, "does not reproduce"),
-])  # fmt: skip
-def test_time_to_the_plateau_is_judged_by_mean_curves_of_other_seeds(gain, outcome):
-    rows = [
-        curve(seed, selector=policy, final=0.5 + gain * (policy == "greedy-64"))
-        for policy in ("random", "greedy-64")
-        for seed in range(3)
-    ]
-    assert claim("plateau-time").judge(rows).outcome == outcome
-    used = {c.settings["seed"] for c in claim("wall-clock").chunks("small")}
-    assert not used & {c.settings["seed"] for c in claim("plateau-time").chunks("small")}
 
 
 @pytest.mark.parametrize(("auto", "neighbours", "outcome"), [
