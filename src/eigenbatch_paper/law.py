@@ -72,11 +72,11 @@ def settings(folder: Path) -> list[Setting]:
         found.append(Setting(name, rows, _mrr, _solved, _miss))
     if rows := _rows(folder, "caption-batches"):
         found.append(Setting("captions", rows, _mrr, _solved, _miss))
-    if rows := _rows(folder, "similar-batches"):
-        found.append(Setting("pictures, 100 classes", rows, _accuracy, *_READINGS))
-    cifar = [row for row in _rows(folder, "picture-batches") if row["data"] == "cifar10"]
-    if cifar:
-        found.append(Setting("pictures, CIFAR-10", cifar, _accuracy, *_READINGS))
+    both = [*_rows(folder, "similar-batches"), *_rows(folder, "picture-batches")]
+    once = {(row["data"], row["selector"], row["seed"]): row for row in both}
+    for data, rows in grouped(list(once.values()), "data").items():
+        name = "pictures, CIFAR-10" if data == "cifar10" else "pictures, 100 classes"
+        found.append(Setting(name, rows, _accuracy, *_READINGS))
     return found
 
 

@@ -39,10 +39,23 @@ def test_every_setting_is_a_point_for_each_policy(tmp_path, capsys):
 
 
 def test_pictures_without_a_reading_are_left_out(tmp_path, capsys):
-    row = {"selector": "random", "seed": 0, "final_accuracy": 0.4, "readings": {}}
+    row = {"data": "folder", "selector": "random", "seed": 0, "final_accuracy": 0.4, "readings": {}}
     store(tmp_path, "similar-batches", [row, row | {"selector": "neighbours-4"}])
     assert law.points(law.settings(tmp_path)) == []
     with pytest.raises(SystemExit, match="2"):
         law.main([str(tmp_path), str(tmp_path / "law.png")])
     assert f"no runs that compare policies under {tmp_path}" in capsys.readouterr().err
     assert not (tmp_path / "law.png").exists()
+
+
+def test_a_picture_run_that_two_claims_have_counts_once(tmp_path):
+    readings = {"solved_share": [0.5], "miss": [0.8]}
+    runs = [
+        {"data": "folder", "selector": name, "seed": seed, "final_accuracy": gain + seed / 1e4,
+         "readings": readings}
+        for name, gain in (("random", 0), ("neighbours-4", 0.01)) for seed in range(3)
+    ]  # fmt: skip
+    store(tmp_path, "similar-batches", runs)
+    store(tmp_path, "picture-batches", runs)
+    (point,) = law.points(law.settings(tmp_path))
+    assert point.gain.pairs == 3
