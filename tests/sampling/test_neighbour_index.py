@@ -4,7 +4,15 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from eigenbatch import EmbeddingCache, Greedy, Neighbours, NoNearDuplicates, SpectralBatchSampler
+from eigenbatch import (
+    Auto,
+    EmbeddingCache,
+    Greedy,
+    Neighbours,
+    NoNearDuplicates,
+    Random,
+    SpectralBatchSampler,
+)
 from eigenbatch.errors import ParameterError, RowError
 
 faiss = pytest.importorskip("faiss")
@@ -72,6 +80,16 @@ def test_a_sampler_with_an_index_draws_the_batches_that_a_whole_search_finds():
         inside = (rows[batch] @ rows[batch].T).fill_diagonal_(-1).topk(10).values.mean()
         random = (rows[:60] @ rows[:60].T).fill_diagonal_(-1).topk(10).values.mean()
         assert inside > random + 0.2  # a pool of one batch leaves nothing else to choose from
+
+
+def test_while_auto_is_random_the_index_proposes_nothing():
+    drawn = []
+    for selector in (Auto(0.1), Random()):
+        cache = filled(towers=2)  # towers of other clusters: hard
+        index = NeighbourIndex(cache, lists=20) if isinstance(selector, Auto) else None
+        sampler = SpectralBatchSampler(cache, 60, selector, coverage="free", index=index)
+        drawn.append([batch for _, batch in zip(range(4), sampler, strict=False)])
+    assert drawn[0] == drawn[1]
 
 
 def test_an_index_is_reproducible_and_composes_with_a_guard():

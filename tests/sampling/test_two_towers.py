@@ -179,6 +179,29 @@ def test_auto_stays_random_where_only_trained_samples_are_easy(coverage, memoris
     assert (auto.level == 0) == memorised
 
 
+@pytest.mark.parametrize("pool_size", [None, 100, 500])
+@pytest.mark.parametrize(("coverage", "known"), [("epoch", False), ("epoch", True), ("free", True)])
+def test_while_auto_is_random_its_batches_are_those_of_random(coverage, known, pool_size):
+    towers = both(500)  # pairs that have nothing in common: hard
+    drawn = []
+    for selector in (Random(), Auto(0.07)):
+        cache = EmbeddingCache(500, 8, towers=2)
+        if known:
+            cache.update(torch.arange(500), *towers, trained=False)
+        sampler = SpectralBatchSampler(
+            cache, 32, selector, coverage=coverage, pool_size=pool_size, drop_last=False
+        )
+        batches = []
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            for ids in sampler:
+                batches.append(ids)
+                cache.update(ids, towers[0][ids], towers[1][ids])
+        drawn.append(batches)
+    assert selector.level == 0
+    assert drawn[0] == drawn[1]
+
+
 def test_a_state_of_version_0_1_has_no_visits_and_its_rows_count_as_often_trained():
     cache = EmbeddingCache(4, 8, towers=2)
     cache.update([1, 3], *both(2))

@@ -383,6 +383,19 @@ def test_a_filled_cache_has_both_towers_where_the_selector_asks_for_them(tmp_pat
     assert read_run(directory.path).finished
 
 
+@pytest.mark.parametrize("coverage", ["epoch", "free"])
+def test_a_run_of_auto_that_stays_random_is_that_of_random_bit_for_bit(tmp_path, coverage):
+    base = [f"batches.coverage={coverage}", "batches.fill_cache=true", "method.tau=0.5"]
+    runs = [
+        start(small(f"batches.selector={name}", *base), tmp_path / name)
+        for name in ("random", "auto")
+    ]
+    losses = [[line["loss"] for line in lines(run) if "loss" in line] for run in runs]
+    ends = [read_run(run.path).final("linear") for run in runs]
+    assert losses[0] == losses[1]
+    assert ends[0] == ends[1]
+
+
 @pytest.mark.parametrize(("method", "layout"), [("simclr", "paired"), ("moco", "cross")])
 def test_auto_predicts_the_miss_of_the_loss_that_is_trained(method, layout):
     run = small("batches.selector=auto", f"method={method}", "batches.guard=0.9")

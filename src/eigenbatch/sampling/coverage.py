@@ -27,8 +27,11 @@ class Candidates:
 class Coverage(Protocol):
     """What the sampler asks of a way to cover the data."""
 
-    def candidates(self, batch: int, batch_size: int) -> Candidates:
-        """The ids from which batch number `batch` may take `batch_size`."""
+    def candidates(self, batch: int, batch_size: int, random_pool: int | None = None) -> Candidates:
+        """The ids from which batch number `batch` may take `batch_size`.
+
+        random_pool: the batch will be random; offer what a pool of this size would hold.
+        """
 
     def take(self, ids: list[int]) -> None:
         """Record that these candidates are in a batch."""
@@ -80,14 +83,16 @@ class Buffer:
         least = batch_size - batch_size // 2 if due is None else min(due, batch_size)
         return 1 + -(-(capacity - batch_size) // least)
 
-    def candidates(self, batch: int, batch_size: int) -> Candidates:
-        """All buffered ids, after the buffer was filled up."""
+    def candidates(self, batch: int, batch_size: int, random_pool: int | None = None) -> Candidates:
+        """All buffered ids, after the buffer was filled up; or those a small buffer would hold."""
         self._fill(batch_size)
-        if self._due is not None:
+        capacity = min(random_pool or self._capacity, self._capacity)
+        count = min(len(self._buffered), capacity)
+        if self._due is not None and random_pool is None:
             due = min(self._due, batch_size)
         else:
-            due = batch_size - batch_size // 2 * len(self._buffered) ** 2 // self._capacity**2
-        ids = np.fromiter(self._buffered, np.int64, len(self._buffered))
+            due = batch_size - batch_size // 2 * count**2 // capacity**2
+        ids = np.fromiter(self._buffered, np.int64, count)
         return Candidates(ids=torch.from_numpy(ids), due=due)
 
     def take(self, ids: list[int]) -> None:
@@ -180,10 +185,10 @@ class FreshPools:
     def __init__(self, epochs: ShuffledEpochs, capacity: int, *, epoch: int) -> None:
         self._epochs, self._capacity, self._epoch = epochs, capacity, epoch
 
-    def candidates(self, batch: int, batch_size: int) -> Candidates:
-        """`capacity` distinct ids, all equally likely."""
+    def candidates(self, batch: int, batch_size: int, random_pool: int | None = None) -> Candidates:
+        """Distinct ids, all equally likely."""
         random = np.random.default_rng(key(POOL, self._epochs.seed, self._epoch, batch))
-        ids = random.choice(len(self._epochs), self._capacity, replace=False)
+        ids = random.choice(len(self._epochs), random_pool or self._capacity, replace=False)
         return Candidates(ids=torch.from_numpy(ids), due=0)
 
     def take(self, ids: list[int]) -> None:

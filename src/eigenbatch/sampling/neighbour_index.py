@@ -174,10 +174,10 @@ class IndexedPools(FreshPools):
         super().__init__(*arguments, epoch=epoch)
         self._index, self._seeds = index, seeds
 
-    def candidates(self, batch: int, batch_size: int) -> Candidates:
+    def candidates(self, batch: int, batch_size: int, random_pool: int | None = None) -> Candidates:
         """As many neighbours of the seeds as a batch has, three times over, then random ids."""
-        pool = super().candidates(batch, batch_size).ids
-        if not self._index.ready:
+        pool = super().candidates(batch, batch_size, random_pool).ids
+        if random_pool is not None or not self._index.ready:
             return Candidates(ids=pool, due=0)
         seeds = pool[: min(self._seeds, batch_size)]
         seeds = seeds[self._index.cache.age(seeds).cpu() >= 0]

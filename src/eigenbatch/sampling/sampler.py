@@ -32,7 +32,13 @@ from eigenbatch.sampling.order import BATCH, ShuffledEpochs, generator_of, key
 from eigenbatch.sampling.sampler_arguments import POOL_BATCHES, check_numbers, check_shards
 from eigenbatch.sampling.selection import Request, Selection
 from eigenbatch.sampling.working import LIMIT
-from eigenbatch.selectors.offer import completes, observe_training, searched_by, seeds_of
+from eigenbatch.selectors.offer import (
+    completes,
+    draws_at_random,
+    observe_training,
+    searched_by,
+    seeds_of,
+)
 from eigenbatch.selectors.random import Random
 from eigenbatch.selectors.selector import Selector, restore, state_of
 
@@ -117,6 +123,7 @@ class SpectralBatchSampler(BatchSampler):
         self.index = check_index(index, cache, coverage, self._seeds)
         self.coverage, self.background = coverage, background
         self.pool_size = min(int(pool_size or max(batch_size, self._searched())), cache.size)
+        self._random_pool = min(int(pool_size or POOL_BATCHES * batch_size), cache.size)
         self._replica = None if rank is None or num_replicas is None else (rank, num_replicas)
         check_shards(self, *self.replica)
         self.last: Selection | None = None  # of the batch drawn last
@@ -255,16 +262,21 @@ class SpectralBatchSampler(BatchSampler):
         share = self.unknown_share
         if share is None:
             share = 1 if searched_by(self.selector) is None else HALF
-        everything = self._in_place and self._everything
+        random = draws_at_random(self.selector)  # then all is as for Random: the batch, too
+        pool = self._random_pool if random else self.pool_size
+        everything = self.coverage == "free" and pool == self.cache.size and self._at_once
+        candidates = None
+        if not everything:
+            candidates = current.coverage.candidates(batch, size, pool if random else None)
         return Request.read(
             self.cache,
-            None if everything else current.coverage.candidates(batch, size),
+            candidates,
             self.selector,
             epoch=current.epoch,
             batch=batch,
             batch_size=size,
             most_unknown=math.ceil(share * size),
-            in_place=self._in_place,
+            in_place=everything or (self._in_place and not random),
             must_fill=self.coverage != "free",
             generator=generator_of(key(BATCH, self._epochs.seed, current.epoch, batch)),
         )
@@ -281,20 +293,15 @@ class SpectralBatchSampler(BatchSampler):
         return searched
 
     @property
-    def _everything(self) -> bool:
-        """Whether all samples are candidates for every batch."""
-        return self.coverage == "free" and self.pool_size == self.cache.size
-
-    @property
     def _at_once(self) -> bool:
         """Whether a selector that needs no copy chooses before the cache can change."""
         return not self.background and completes(self.selector)
 
     @property
     def _in_place(self) -> bool:
-        """Whether a choice may use the rows of the cache themselves."""
+        """Whether a search for neighbours may use the rows of the cache themselves."""
         small = self.cache.size <= LIMIT and searched_by(self.selector) is not None
-        return self._at_once and (small or self._everything)
+        return self._at_once and small
 
     def _choose(self, request: Request | None) -> Choice | None:
         if request is None:

@@ -55,7 +55,9 @@ class Auto:
     0.5 for 1,024 rows in a row: then the next batch is one step harder, and so on while the miss is
     below `target`; above it the next batch is one step easier. The steps: random, then neighbours
     of 64, 16 and `seeds` seeds. A temperature above 0.07 makes the miss large without making the
-    batch hard: there it is judged as it would be at 0.07.
+    batch hard: there it is judged as it would be at 0.07. While its batches are random,
+    `SpectralBatchSampler` draws the same ones as for `Random` with that seed (coverage "epoch", or
+    "free" once every sample is known): where hard batches do not pay, nothing changes.
 
     Samples it is trained on can be easy because the model memorised them. So it begins with random
     batches and stays there while unseen samples would be hard. `SpectralBatchSampler` lets it
@@ -232,6 +234,11 @@ class Auto:
     def easy(self) -> float:
         """The miss below which random batches are easy."""
         return min(EASY, self.target)
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether the next batch is random; then the sampler draws it as it does for `Random`."""
+        return self.level == 0
 
     def _tau(self) -> float:
         return positive_scalar(self.tau() if callable(self.tau) else self.tau, "tau")

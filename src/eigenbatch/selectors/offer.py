@@ -198,6 +198,11 @@ def seeds_of(selector: object) -> int | None:
     return seeds
 
 
+def draws_at_random(selector: object) -> bool:
+    """Whether the next batch of a selector that searches for neighbours is a random one."""
+    return bool(getattr(selector, "draws_at_random", False))
+
+
 def complete(
     selector: Selector, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None
 ) -> Tensor:
