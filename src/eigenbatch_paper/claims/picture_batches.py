@@ -45,6 +45,18 @@ def judge(rows: list[Row]) -> Verdict:
         {name: part for name, part in parts.items() if name.startswith("auto")},
         {name: part for name, part in parts.items() if not name.startswith("auto")},
         "; ".join(texts),
+        _sameness(rows),
+    )
+
+
+def _sameness(rows: list[Row]) -> str:
+    """How many runs of Auto are those of Random, because it stayed at random batches."""
+    curves = {(row["data"], row["selector"], row["seed"]): row["losses"] for row in rows}
+    autos = {key: losses for key, losses in curves.items() if key[1] == "auto"}
+    same = [losses == curves[data, "random", seed] for (data, _, seed), losses in autos.items()]
+    return (
+        f"{sum(same)} of {len(same)} runs of auto have the losses of random's, digit by digit: it "
+        "stayed at random batches, which are those of random then."
     )
 
 
