@@ -179,17 +179,20 @@ def test_auto_stays_random_where_only_trained_samples_are_easy(coverage, memoris
     assert (auto.level == 0) == memorised
 
 
-@pytest.mark.parametrize("pool_size", [None, 100, 500])
-@pytest.mark.parametrize(("coverage", "known"), [("epoch", False), ("epoch", True), ("free", True)])
-def test_while_auto_is_random_its_batches_are_those_of_random(coverage, known, pool_size):
-    towers = both(500)  # pairs that have nothing in common: hard
+@pytest.mark.parametrize("drop_last", [True, False])  # True: some samples stay unknown
+@pytest.mark.parametrize("pool_size", [None, 100, 511])
+@pytest.mark.parametrize(("coverage", "known"), [("epoch", 0), ("epoch", 250), ("free", 511)])
+def test_while_auto_is_random_its_batches_are_those_of_random(
+    coverage, known, pool_size, drop_last
+):
+    towers = both(511)  # pairs that have nothing in common: hard
     drawn = []
     for selector in (Random(), Auto(0.07)):
-        cache = EmbeddingCache(500, 8, towers=2)
+        cache = EmbeddingCache(511, 8, towers=2)
         if known:
-            cache.update(torch.arange(500), *towers, trained=False)
+            cache.update(torch.arange(known), *(rows[:known] for rows in towers), trained=False)
         sampler = SpectralBatchSampler(
-            cache, 32, selector, coverage=coverage, pool_size=pool_size, drop_last=False
+            cache, 32, selector, coverage=coverage, pool_size=pool_size, drop_last=drop_last
         )
         batches = []
         for epoch in range(3):
@@ -200,6 +203,22 @@ def test_while_auto_is_random_its_batches_are_those_of_random(coverage, known, p
         drawn.append(batches)
     assert selector.level == 0
     assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize(("size", "seeds"), [(8, 8), (4, 4), (32, 4)])
+def test_no_sample_waits_longer_than_the_bound_while_auto_is_random(size, seeds):
+    pool = 10 * size
+    auto = Auto(0.07, seeds=seeds)
+    sampler = SpectralBatchSampler(filled(2000), size, auto, pool_size=pool)
+    places = {sample: place for place, sample in enumerate(sampler.sampler.order(0).tolist())}
+    waits = [
+        1 + batch - max(0, -(-(places[sample] + 1 - pool) // size))  # since it entered the buffer
+        for batch, ids in enumerate(sampler)
+        for sample in ids
+    ]
+    assert auto.level == 0
+    assert min(waits) >= 1
+    assert max(waits) <= sampler.max_wait
 
 
 def test_a_state_of_version_0_1_has_no_visits_and_its_rows_count_as_often_trained():

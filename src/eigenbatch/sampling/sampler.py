@@ -147,7 +147,10 @@ class SpectralBatchSampler(BatchSampler):
         """Batches within which a sample leaves the buffer it entered; None: no bound ("free")."""
         if self.coverage == "free":
             return None
-        return Buffer.max_wait(self.pool_size, self.batch_size, self._seeds)
+        due = self._seeds
+        if due is not None and hasattr(self.selector, "draws_at_random"):
+            due = min(due, self.batch_size - self.batch_size // 2)  # while its batches are random
+        return Buffer.max_wait(self.pool_size, self.batch_size, due)
 
     def set_epoch(self, epoch: int) -> None:
         """Use another order from the next iteration on; `.sampler.set_epoch` does the same."""
@@ -259,10 +262,11 @@ class SpectralBatchSampler(BatchSampler):
         batch, size = current.drawn, self.batch_size
         if self.coverage == "epoch":
             size = min(size, self.cache.size - batch * size)
+        random = draws_at_random(self.selector)  # then all is as for Random: the batch, too
         share = self.unknown_share
         if share is None:
-            share = 1 if searched_by(self.selector) is None else HALF
-        random = draws_at_random(self.selector)  # then all is as for Random: the batch, too
+            searches = searched_by(self.selector) is not None
+            share = HALF if searches and (self.coverage == "free" or not random) else 1
         pool = self._random_pool if random else self.pool_size
         everything = self.coverage == "free" and pool == self.cache.size and self._at_once
         candidates = None
@@ -290,7 +294,7 @@ class SpectralBatchSampler(BatchSampler):
             return min(searched, self.cache.size // 2)
         if self.coverage == "free" and self.cache.size <= LIMIT and self._at_once:
             return self.cache.size  # copying a part would take longer
-        return searched
+        return max(searched, POOL_BATCHES * self.batch_size)
 
     @property
     def _at_once(self) -> bool:

@@ -142,7 +142,8 @@ def _right(squares: Rows, cosines: Rows, least: Rows) -> int:
     """How many guesses come before the first that a rival is picked instead of."""
     if not len(squares):
         return len(least)
-    before = np.square(cosines) @ EARLIER[: len(least), : len(least)] + squares[:, None]
+    earlier = torch.from_numpy(EARLIER[: len(least), : len(least)].astype(cosines.dtype))
+    before = (torch.from_numpy(np.square(cosines)) @ earlier).numpy() + squares[:, None]
     wrong = (before <= least).any(axis=0)
     return int(wrong.argmax()) if wrong.any() else len(least)
 
