@@ -27,7 +27,7 @@ def needs(scale: Scale) -> frozenset[str]:
 
 
 def finetuning_chunk(scale: Scale, seed: int, batches: str) -> Chunk:
-    """One fine-tuning; batches: "random", "no-duplicates", "neighbours-4" or "mined"."""
+    """One fine-tuning; batches: "random", "no-duplicates", "mined", "neighbours-4", "auto"."""
     settings = {
         "batches": batches, "batch_size": 32, "seconds": 0.5 if scale == "smoke" else 200.0,
         "learning_rate": 1e-2 if scale == "smoke" else 2e-5, "made_up": scale == "smoke",
@@ -49,7 +49,7 @@ def compute(chunk: Chunk, place: Place) -> list[Row]:
     from sentence_transformers.util import mine_hard_negatives
     from transformers import TrainerCallback
 
-    from eigenbatch import Neighbours
+    from eigenbatch import Auto, Neighbours
     from eigenbatch.integrations.sentence_transformers import HardBatches
 
     class Watch(TrainerCallback):
@@ -71,13 +71,14 @@ def compute(chunk: Chunk, place: Place) -> list[Row]:
     anchors, positives = zip(*train, strict=True)
     data = Dataset.from_dict({"anchor": anchors, "positive": positives})
     callbacks: list[Any] = [Watch()]
+    chosen = {"neighbours-4": Neighbours(4), "auto": Auto(tau=1 / SCALE_OF_LOSS)}
     sampler: Any = "no_duplicates" if settings["batches"] == "no-duplicates" else "batch_sampler"
     if settings["batches"] == "mined":
         data = mine_hard_negatives(
             data, model, num_negatives=1, relative_margin=0.05, batch_size=64, verbose=False
         )
-    elif settings["batches"] == "neighbours-4":
-        sampler = HardBatches(model, Neighbours(4), encode_first=True)
+    elif settings["batches"] in chosen:
+        sampler = HardBatches(model, chosen[settings["batches"]], encode_first=True)
         callbacks.append(sampler)
     with tempfile.TemporaryDirectory() as scratch:
         trainer = SentenceTransformerTrainer(
