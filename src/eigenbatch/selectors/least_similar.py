@@ -102,7 +102,7 @@ def _whole_pool(rows: Tensor, first: Tensor, batch_size: int) -> NDArray[np.int6
         for start in range(0, count, COLUMNS):
             part = slice(start, min(start + COLUMNS, count))
             rivals = _rivals(squares, far, least[part])
-            right = _right(squares[rivals], cosines[rivals, part], least[part])
+            right = _right(squares[rivals], cosines.take(rivals, axis=0)[:, part], least[part])
             sure = slice(start, start + right)
             squares += np.einsum("ij,ij->i", cosines[:, sure], cosines[:, sure])
             squares[guesses[sure]] = np.inf
@@ -144,8 +144,8 @@ def _right(squares: Rows, cosines: Rows, least: Rows) -> int:
         return len(least)
     earlier = torch.from_numpy(EARLIER[: len(least), : len(least)].astype(cosines.dtype))
     before = (torch.from_numpy(np.square(cosines)) @ earlier).numpy() + squares[:, None]
-    wrong = (before <= least).any(axis=0)
-    return int(wrong.argmax()) if wrong.any() else len(least)
+    wrong = before <= least
+    return int(wrong.any(axis=0).argmax()) if wrong.any() else len(least)
 
 
 def _probed(
