@@ -71,7 +71,7 @@ def compute(chunk: Chunk, place: Place) -> list[Row]:
     anchors, positives = zip(*train, strict=True)
     data = Dataset.from_dict({"anchor": anchors, "positive": positives})
     callbacks: list[Any] = [Watch()]
-    chosen = {"neighbours-4": Neighbours(4), "auto": Auto(tau=1 / SCALE_OF_LOSS)}
+    chosen: dict[str, Any] = {"neighbours-4": Neighbours(4), "auto": Auto(tau=1 / SCALE_OF_LOSS)}
     sampler: Any = "no_duplicates" if settings["batches"] == "no-duplicates" else "batch_sampler"
     if settings["batches"] == "mined":
         data = mine_hard_negatives(

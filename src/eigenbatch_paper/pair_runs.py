@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 from eigenbatch.errors import DataError
 from eigenbatch_paper.caption_runs import CAPTIONS, TEST_PICTURES, picture_captions
 from eigenbatch_paper.claim import Chunk, Place, Row, Scale
+from eigenbatch_paper.code_pairs import CODE, code_pairs
 
 if TYPE_CHECKING:
     from eigenbatch.train import Run
+
+Sides = Sequence[tuple[list[str], list[str]]]
+"""Training and test texts, of the first side and of the second."""
 
 SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 10, "paper": 10}
 DATA = "multi30k"
@@ -93,24 +97,27 @@ def _files(place: Place, version: str, *, made_up: bool) -> dict[str, Path]:
     Args:
         place: its folder multi30k holds train.LANGUAGE.gz and test files of two languages.
         version: "plain"; "tripled": every training pair three times; "long-tailed": one pair in a
-            hundred fifty times, nine in a hundred five times; "captions": two captions of each
-            picture of flickr8k instead of translations.
+            hundred fifty times, nine in a hundred five times; instead of translations "captions":
+            two captions of each picture of flickr8k, "code": what functions say and do.
         made_up: use pairs of random words instead.
     """
     folder = place.runs / ("pairs-made-up" if made_up else "pairs")
     folder.mkdir(parents=True, exist_ok=True)
-    captions = version == "captions"
-    if made_up:
-        sides = _made_up()
-    else:
-        sides = _captions(place) if captions else _downloaded(place.folder(DATA))
-    files = {}
-    for name, (train, test) in zip(("first", "second"), sides, strict=True):
+    own = {"captions": _captions, "code": _code}  # neither are translations
+    tested = f"{version}-test" if version in own else "test"
+    files = {
+        f"{part}{side}": folder / f"{name}.{side}.txt"
+        for part, name in (("", version), ("test_", tested))
+        for side in ("first", "second")
+    }
+    if all(path.exists() for path in files.values()):
+        return files
+    sides = _made_up() if made_up else own.get(version, _translations)(place)
+    for side, (train, test) in zip(("first", "second"), sides, strict=True):
         copies = _copies(len(train), version)
         lines = [line for line, count in zip(train, copies, strict=True) for _ in range(count)]
-        files[name] = _written(folder / f"{version}.{name}.txt", lines)
-        tested = "captions-test" if captions else "test"
-        files[f"test_{name}"] = _written(folder / f"{tested}.{name}.txt", test)
+        _write(files[side], lines)
+        _write(files[f"test_{side}"], test)
     return files
 
 
@@ -123,8 +130,9 @@ def _copies(count: int, version: str) -> list[int]:
     return [1] * count
 
 
-def _downloaded(folder: Path | None) -> list[tuple[list[str], list[str]]]:
-    """Training and test sentences of both languages, English first if it is one of them."""
+def _translations(place: Place) -> Sides:
+    """Sentences of both languages, English first if it is one of them."""
+    folder = place.folder(DATA)
     if folder is None:
         raise DataError(f"give --data-dir {DATA}=FOLDER, with train.en.gz and train.de.gz")
     found = {path.name.split(".")[1] for path in folder.glob("train.*.gz")}
@@ -143,7 +151,11 @@ def _downloaded(folder: Path | None) -> list[tuple[list[str], list[str]]]:
     return sides
 
 
-def _captions(place: Place) -> list[tuple[list[str], list[str]]]:
+def _code(place: Place) -> Sides:
+    return code_pairs(place.folder(CODE))
+
+
+def _captions(place: Place) -> Sides:
     """One caption of each picture on one side and another one on the other."""
     pictures = picture_captions(place.folder(CAPTIONS))
     return [
@@ -161,7 +173,7 @@ def _lines(paths: Iterable[Path]) -> list[str]:
     ]
 
 
-def _made_up(count: int = 1600) -> list[tuple[list[str], list[str]]]:
+def _made_up(count: int = 1600) -> Sides:
     """Sentences of six random words, and the same words with another ending."""
     draw = random.Random(0)
     first = [" ".join(f"w{draw.randrange(60)}" for _ in range(6)) for _ in range(count)]
@@ -169,10 +181,8 @@ def _made_up(count: int = 1600) -> list[tuple[list[str], list[str]]]:
     return [(side[: count * 4 // 5], side[count * 4 // 5 :]) for side in (first, second)]
 
 
-def _written(path: Path, lines: Sequence[str]) -> Path:
-    """The file with these lines; another process may be writing the same."""
-    if not path.exists():
-        draft = path.with_name(f"{path.name}.{os.getpid()}")
-        draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        draft.replace(path)
-    return path
+def _write(path: Path, lines: Sequence[str]) -> None:
+    """Write a file as a whole; another process may be writing the same."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    draft.replace(path)

@@ -5,12 +5,14 @@ import gzip
 import pytest
 
 from eigenbatch.errors import DataError
+from eigenbatch_paper import code_pairs
 from eigenbatch_paper import pair_facts as facts
 from eigenbatch_paper.caption_runs import CAPTIONS, TEST_PICTURES, picture_captions
 from eigenbatch_paper.claim import Place
 from eigenbatch_paper.claims import (
     auto_copies,
     caption_batches,
+    code_search,
     finetuned_batches,
     guarded_batches,
     hard_batches,
@@ -184,6 +186,42 @@ def test_captions_are_grouped_by_picture(tmp_path):
     assert picture_captions(tmp_path) == [["a dog", "a wet dog"]]
     with pytest.raises(DataError, match="flickr8k=FOLDER"):
         picture_captions(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("auto", "outcome"),
+    [(0.61, "reproduced"), (0.6, "holds under stated conditions"), (0.59, "does not reproduce")],
+)
+def test_auto_on_unseen_pairs_is_judged_against_random_and_the_better(auto, outcome):
+    ends = {"random": 0.6, "neighbours-4": 0.612, "auto": auto}
+    rows = [
+        row(name, seed, middle=0.5, final=end, batch_size=n, solved=0.9)
+        for n in (64, 256) for seed in range(3) for name, end in ends.items()
+    ]  # fmt: skip
+    assert code_search.judge(rows).outcome == outcome
+
+
+def test_functions_are_paired_with_what_they_say(tmp_path, monkeypatch):
+    monkeypatch.setattr(code_pairs, "TESTED", 1)
+    (tmp_path / "broken.py").write_text("def (")
+    (tmp_path / "some.py").write_text(
+        "def f(size, weight):\n"
+        '    """Weigh a number of\n    things at once.\n\n    More."""\n'
+        "    total = size * weight  # not kept\n    return total\n"
+        'def g():\n    """Give a very short answer."""\n    return 1\n'
+    )
+    with pytest.raises(DataError, match="have 1 functions with a docstring, more than 1 are"):
+        code_pairs.code_pairs(tmp_path)
+    (tmp_path / "more.py").write_text(
+        'def h(all):\n    """Copy everything given."""\n    return [one.copy() for one in all]\n'
+    )
+    (said, said_test), (done, done_test) = code_pairs.code_pairs(tmp_path)
+    assert dict(zip(said + said_test, done + done_test, strict=True)) == {
+        "Weigh a number of things at once.": "size weight total = size * weight return total",
+        "Copy everything given.": "all return [one.copy() for one in all]",
+    }
+    with pytest.raises(DataError, match="python=FOLDER"):
+        code_pairs.code_pairs(None)
 
 
 def test_shares_that_do_not_exist_are_said_in_words():
