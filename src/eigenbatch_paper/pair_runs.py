@@ -24,6 +24,7 @@ COPIED = (
     "Multi30k English-German, every pair three times, or 1 % of pairs fifty and 9 % five times; "
     "n=256, 1,400 steps"
 )
+EPOCHS = {64: 3, 256: 13}  # of 29,000 pairs, by batch size: about 1,400 steps each
 COPIED_EPOCHS = {"tripled": 4, "long-tailed": 7}  # about 1,400 steps
 NAMES = {
     "batch_size": "batches.batch_size", "selector": "batches.selector", "guard": "batches.guard",

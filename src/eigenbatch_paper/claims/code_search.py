@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 from eigenbatch_paper import pair_facts as facts
 from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
-from eigenbatch_paper.claims.hard_batches import EPOCHS
 from eigenbatch_paper.code_pairs import CODE
-from eigenbatch_paper.pair_runs import SEEDS, compute, pair_chunk
+from eigenbatch_paper.pair_runs import EPOCHS, SEEDS, compute, pair_chunk
 from eigenbatch_paper.training_facts import grouped
 from eigenbatch_paper.verdict import Finding, Verdict, decided, no_loss
 

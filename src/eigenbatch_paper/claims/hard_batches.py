@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from eigenbatch_paper import pair_facts as facts
 from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
-from eigenbatch_paper.pair_runs import SEEDS, compute, needs, pair_chunk
+from eigenbatch_paper.pair_runs import EPOCHS, SEEDS, compute, needs, pair_chunk
 from eigenbatch_paper.training_facts import grouped
 from eigenbatch_paper.verdict import Verdict, decided
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 POLICIES = ("random", "neighbours-4", "auto", "greedy-64")
-EPOCHS = {64: 3, 256: 13}  # about 1,400 steps each
 BARS = {64: (0.55, None, 0.04), 256: (0.45, 0.50, 0.02)}
 """By batch size: most of Random's steps and of its time to Random's end, and least gain in MRR."""
 
