@@ -85,6 +85,8 @@ def ids_tensor(ids: object, name: str = "ids") -> Tensor:
     except (TypeError, ValueError, RuntimeError, OverflowError):
         text = f"{name} must be a vector of integers, got {described(ids)}"
         raise ArgumentTypeError(text) from None
+    if index.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch computes little in them
+        index = index.long()
     # An empty list has no dtype of its own.
     return index if isinstance(ids, Tensor) or index.numel() else index.long()
 

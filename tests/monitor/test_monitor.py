@@ -1,6 +1,7 @@
 import gc
 import logging
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -185,6 +186,33 @@ def test_nan_infinity_and_zero_rows_are_a_critical_finding_at_every_reading(
     assert stops == [False, True, True]
     assert caplog.text.count("not finite") == 1
     assert [one.name for one in monitor(z1, z2).diagnoses] == ["healthy"]
+
+
+def test_ids_may_be_a_list_as_samplers_yield_them() -> None:
+    z1, z2 = healthy_views()
+    reading = SpectralMonitor(TAU, strict=True)(z1, z2, ids=[0] * len(z1))
+    assert "repeated ids" in " ".join(one.name for one in reading.diagnoses)
+
+
+def test_a_loss_with_a_graph_is_read_without_a_warning() -> None:
+    z1, z2 = healthy_views()
+    loss = torch.ones(1, requires_grad=True).sum()
+    assert SpectralMonitor(TAU, strict=True)(z1, z2, loss=loss) is not None
+
+
+def test_a_compiled_step_does_not_compile_the_monitor() -> None:
+    monitor, graphs = SpectralMonitor(TAU, strict=True), []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    @partial(torch.compile, backend=backend)
+    def step(z1, z2):
+        return monitor(2 * z1, 2 * z2)
+
+    assert step(*healthy_views()) is not None
+    assert len(graphs) == 1  # the two products
 
 
 def test_a_loss_that_is_nan_is_a_critical_finding() -> None:

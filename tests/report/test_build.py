@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from fake_runs import write_claim, write_manifest, write_metrics, write_training_run
 
-from eigenbatch.errors import RunError
+from eigenbatch.errors import ParameterError, RunError
 from eigenbatch.report.build import build
 from eigenbatch.report.data import script_json
 
@@ -27,6 +27,16 @@ class Elements(HTMLParser):
     def handle_data(self, data):
         if self._in not in ("script", "style"):
             self.text += " ".join(data.split()) + " "
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "z.npy", "page"])
+def test_only_a_page_is_replaced_by_a_page(tmp_path, name):
+    write_training_run(tmp_path / "run")
+    file = tmp_path / "run" / name
+    before = file.read_bytes() if file.exists() else None
+    with pytest.raises(ParameterError, match=r"named \*\.html"):
+        build([tmp_path], file)
+    assert before == (file.read_bytes() if file.exists() else None)
 
 
 def test_the_page_needs_no_other_file(page):

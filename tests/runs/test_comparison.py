@@ -3,9 +3,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
-from eigenbatch import compare
+from eigenbatch import PoolBalanced, compare
 from eigenbatch.errors import ArgumentTypeError, ParameterError, RunError
 from eigenbatch.runs import first_crossing, paired_difference, read_run, summarise
 from eigenbatch.train.comparing import compare_selectors
@@ -140,6 +141,30 @@ def test_your_own_training_is_compared_in_pairs(tmp_path):
     assert len(stamps) == 8
     compare(trained, {"random": 0.0, "better": 0.05}, 4, tmp_path)
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
+
+
+def test_every_run_begins_with_the_selector_as_it_was_given(tmp_path):
+    begun = []
+
+    def draws(selector, seed, run):
+        begun.append(selector.state_dict())
+        pool = torch.randn(40, 8, generator=torch.Generator().manual_seed(seed))
+        selector(pool, 10)
+        run.log(1, knn=0.5)
+
+    policy = PoolBalanced()
+    compare(draws, {"one": policy, "other": PoolBalanced()}, 3, tmp_path)
+    assert all(one == begun[0] for one in begun)
+    assert policy.state_dict() == begun[0]
+
+
+def test_a_run_that_stops_early_is_compared_as_it_is(tmp_path):
+    def stops(selector, seed, run):
+        run.log(1, knn=0.5)
+        run.stop("collapsed")
+
+    result = compare(stops, ["one", "other"], 3, tmp_path)
+    assert result.entries[1].accuracy_gain.mean == 0
 
 
 def test_an_interrupted_run_of_your_own_starts_anew_and_keeps_its_lines(tmp_path):

@@ -125,6 +125,49 @@ def test_a_step_is_a_whole_number(tmp_path, step):
         run.log(step, loss=1.0)
 
 
+def test_steps_of_numpy_and_torch_are_steps(tmp_path):
+    with Recorder(tmp_path / "run") as run:
+        run.log(np.int64(1), loss=1.0)
+        run.log(torch.tensor(2), loss=1.0)
+    assert read_run(tmp_path / "run").series["loss"].step.tolist() == [1, 2]
+
+
+def test_steps_that_begin_anew_every_epoch_are_said_once(tmp_path, caplog):
+    with Recorder(tmp_path / "run") as run:
+        for step in (0, 1, 0, 1, 0):
+            run.log(step, loss=1.0)
+    assert [one.message for one in caplog.records if "over all epochs" in one.message] == [
+        f"{tmp_path / 'run'}: step 0 was logged after step 1. Count steps over all epochs, or "
+        "curves and final values are wrong"
+    ]
+
+
+@pytest.mark.parametrize("name", ["step", "seconds", "cpu_seconds"])
+def test_the_place_of_a_line_is_not_overwritten(tmp_path, name):
+    with Recorder(tmp_path / "run") as run, pytest.raises(ParameterError, match=name):
+        run.log(8, {name: 99})
+
+
+def test_a_run_that_was_stopped_stays_unfinished(tmp_path):
+    with Recorder(tmp_path / "run") as run:
+        run.log(1, loss=1.0)
+        run.stop("collapsed")
+    assert not read_run(tmp_path / "run").finished
+
+
+def test_a_finished_run_takes_no_more_lines(tmp_path):
+    with Recorder(tmp_path / "run") as run:
+        run.log(1, loss=1.0)
+    with pytest.raises(RunError, match="is finished"):
+        run.log(2, loss=1.0)
+    assert read_run(tmp_path / "run").finished
+
+
+def test_where_there_is_no_run_nothing_is_resumed(tmp_path):
+    with pytest.raises(RunError, match="nothing to resume"):
+        Recorder(tmp_path / "run", resume=True)
+
+
 def test_config_must_be_a_mapping_or_a_dataclass(tmp_path):
     with pytest.raises(RunError, match="mapping or a dataclass, got str"):
         Recorder(tmp_path / "run", config="lr=1")

@@ -5,7 +5,14 @@ import torch
 from sampling_toys import random_rows
 from torch.nn.functional import normalize
 
-from eigenbatch import Auto, EmbeddingCache, NoNearDuplicates, Random, SpectralBatchSampler
+from eigenbatch import (
+    Auto,
+    EmbeddingCache,
+    NoNearDuplicates,
+    OnePerGroup,
+    Random,
+    SpectralBatchSampler,
+)
 from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.sampling.errors import CacheFileError, StateError
 
@@ -138,14 +145,34 @@ def test_visits_are_kept_with_the_cache(tmp_path, kind):
         other.load_state_dict(cache.state_dict())
     elif kind == "pickle":
         other = pickle.loads(pickle.dumps(cache))
-    if kind == "file":  # it does not say whether its last update was a training step
-        assert other.latest() is None
-    else:
-        for ours, found in zip(cache.latest(), other.latest(), strict=True):
-            assert torch.equal(torch.as_tensor(ours), torch.as_tensor(found))
+    for ours, found in zip(cache.latest(), other.latest(), strict=True):
+        assert torch.equal(torch.as_tensor(ours), torch.as_tensor(found))
     for one in (cache, other):
         one.update([5], towers[0][:1], towers[1][:1])
     assert other.latest()[1].tolist() == [2]
+
+
+def test_a_file_that_was_only_filled_has_no_training_step(tmp_path):
+    for towers in (1, 2):
+        path = tmp_path / f"cache-{towers}"
+        cache = EmbeddingCache(6, 8, towers=towers, path=path)
+        assert cache.latest() is None
+        cache.update([5, 2], *both(2)[:towers], trained=False)
+        assert EmbeddingCache(6, 8, towers=towers, path=path).latest() is None
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        Auto(0.07),
+        NoNearDuplicates(Random(), relative=0.9),
+        OnePerGroup(Auto(0.07), torch.arange(20)),
+    ],
+)
+def test_a_selector_that_needs_two_towers_is_refused_before_training(selector):
+    with pytest.raises(ParameterError, match="cache both towers"):
+        SpectralBatchSampler(EmbeddingCache(20, 8), 5, selector)
+    SpectralBatchSampler(EmbeddingCache(20, 8, towers=2), 5, selector)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,8 @@ def test_a_folder_is_embedded_by_name_as_npy_and_safetensors(trained, tmp_path):
         (["--out", "z.csv"], "must end with .npy or .safetensors"),
         (["--out", "nowhere/z.npy"], "is no folder"),
         (["--out", "there.npy"], "exists already"),
+        (["--out", "names.npy"], "names.txt exists already"),
+        (["--out", "e.safetensors", "--weights", "./e.safetensors"], "name two files"),
         (["--weights", "w.pt"], "--weights must end with .safetensors"),
     ],
 )
@@ -98,10 +100,12 @@ def test_nothing_is_overwritten_and_bad_places_are_named(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.npy").write_text("mine")
+    (tmp_path / "names.txt").write_text("mine")
     result = call("embed", *trained, *words)
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
     assert (tmp_path / "there.npy").read_text() == "mine"
+    assert (tmp_path / "names.txt").read_text() == "mine"
 
 
 def test_what_is_no_run_or_no_pictures_is_said(trained, tmp_path):

@@ -178,6 +178,12 @@ def test_files_that_are_no_run_are_left_alone(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"foo": 1}\n5\n')
     with pytest.raises(RunError, match="exists already"):
         start(SMALL, tmp_path)
+    for name in ("checkpoint.pt", "checkpoint.previous.pt"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text("mine")
+        with pytest.raises(RunError, match=f"{name} exists already"):
+            start(SMALL, tmp_path / name)
+        assert (tmp_path / name / name).read_text() == "mine"
     for content in ("{", "{}", '{"config": 3}'):
         (tmp_path / "manifest.json").write_text(content)
         with pytest.raises(RunError, match=r"manifest\.json"):

@@ -109,6 +109,8 @@ def embed(
             if weights.suffix != ".safetensors":
                 raise ParameterError(f"--weights must end with .safetensors, got {str(weights)!r}")
             check_output(weights)
+            if weights.resolve() == out.resolve():
+                raise ParameterError(f"--out and --weights are both {out}: name two files")
         terminal.say(f"embed: pictures in {pictures} with the encoder of {run}, to {out}")
         with chunk_progress(terminal.console()) as advance:
             found = embed_pictures(
@@ -129,6 +131,9 @@ def _check_page(html: Path) -> None:
     require("jinja2", "plotly")
     if html.is_dir() or str(html) in ("", "."):
         raise ParameterError(f"--html {html} is a folder: name a file, e.g. diagnosis.html")
+    from eigenbatch.report.build import check_page
+
+    check_page(html)
     html.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(html.parent, os.W_OK) or (html.exists() and not os.access(html, os.W_OK)):
         raise ParameterError(f"--html {html} cannot be written: choose another place")

@@ -1,13 +1,13 @@
 """What one call of the monitor hands over, and how it becomes a contrast."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch.distributed as dist
 from torch import Tensor
 
-from eigenbatch.checks import check_callable, check_tensor
+from eigenbatch.checks import check_callable, check_tensor, ids_tensor
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.contrast import Layout as Layout
 from eigenbatch.core.precision import positive_scalar
@@ -50,7 +50,7 @@ class Batch:
     contrast: Contrast | Callable[[], Contrast] | None
     layout: Layout
     loss: float | Tensor | None
-    ids: Tensor | None
+    ids: Tensor | Sequence[int] | None
 
     def ready(self, tau: Temperature, *, sync: bool, group: dist.ProcessGroup | None) -> Ready:
         """Call what was passed as callables and build the contrast, of all processes if `sync`.
@@ -63,11 +63,12 @@ class Batch:
             temperature = _temperature(tau() if callable(tau) else tau)
             loss = None if self.loss is None else _finite_loss(self.loss)
             views = self._views()
+            ids = None if self.ids is None else ids_tensor(self.ids)
         except Exception:
             if sync:
                 give_up(group)
             raise
-        ids, inputs, ranks = self.ids, None, None
+        inputs, ranks = None, None
         if views is None:
             contrast = self.contrast() if callable(self.contrast) else self.contrast
             assert contrast is not None
@@ -108,7 +109,7 @@ def _temperature(tau: float | Tensor) -> float:
 def _finite_loss(loss: float | Tensor) -> float:
     if isinstance(loss, Tensor) and loss.numel() != 1:
         raise ParameterError(f"loss must be one number, got a tensor {tuple(loss.shape)}")
-    value = float(loss)
+    value = float(loss.detach() if isinstance(loss, Tensor) else loss)
     if not math.isfinite(value):
         raise NotFiniteError(f"your loss is {value}")
     return value

@@ -1,10 +1,13 @@
 """The monitor: one line in a training loop that now and then takes a reading."""
 
 import logging
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, get_args
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -14,6 +17,7 @@ from eigenbatch.checks import (
     check_entries,
     check_flags,
     check_type,
+    ids_tensor,
     is_count,
     is_dict,
     whole,
@@ -32,6 +36,25 @@ from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.unreadable import unreadable
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _never_compiled(function: Callable[P, T]) -> Callable[P, T]:
+    """Run as it is inside a compiled training step: compiling a reading takes seconds, each time.
+
+    `torch.compiler.disable` itself would import the compiler, which takes a second.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if "torch._dynamo" in sys.modules:
+            eager: Callable[P, T] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+            return eager(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
 
 
 class SpectralMonitor:
@@ -102,6 +125,7 @@ class SpectralMonitor:
         check_callable(say, "say", "print")
         self._announcer.say = say
 
+    @_never_compiled
     def __call__(
         self,
         z1: Tensor | None = None,
@@ -111,8 +135,8 @@ class SpectralMonitor:
         views: Callable[[], Views] | None = None,
         contrast: Contrast | Callable[[], Contrast] | None = None,
         loss: float | Tensor | None = None,
-        ids: Tensor | None = None,
-        queue_ids: Tensor | None = None,
+        ids: Tensor | Sequence[int] | None = None,
+        queue_ids: Tensor | Sequence[int] | None = None,
     ) -> Reading | None:
         """Take a reading of two views, two towers or any contrast; None on skipped steps.
 
@@ -165,7 +189,9 @@ class SpectralMonitor:
         self._announcer.load_state_dict(state["said"])
         self._step = state["step"]
 
-    def _try(self, batch: Batch, step: int, queue_ids: Tensor | None) -> Reading | None:
+    def _try(
+        self, batch: Batch, step: int, queue_ids: Tensor | Sequence[int] | None
+    ) -> Reading | None:
         try:
             reading = self._read(batch, step, queue_ids)
         except Exception as error:
@@ -183,14 +209,14 @@ class SpectralMonitor:
         self._announcer(reading.diagnoses, step)
         return reading
 
-    def _read(self, batch: Batch, step: int, queue_ids: Tensor | None) -> Reading:
+    def _read(self, batch: Batch, step: int, queue_ids: Tensor | Sequence[int] | None) -> Reading:
         ready = batch.ready(self._tau, sync=self._sync, group=self._group)
         reading = read_batch(
             ready.contrast,
             ready.tau,
             method=self._method,
             ids=ready.ids,
-            queue_ids=queue_ids,
+            queue_ids=None if queue_ids is None else ids_tensor(queue_ids),
             inputs=ready.inputs,
             loss=ready.loss,
             ranks=ready.ranks,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eigenbatch.errors import RunError
+from eigenbatch.errors import ParameterError, RunError
 from eigenbatch.report.charts import SECTIONS, own_sections
 from eigenbatch.report.data import HANDFUL, chart_data
 from eigenbatch.report.downsample import BUCKETS
@@ -42,7 +42,7 @@ def build(paths: Sequence[Path], out: Path) -> Path:
 
     Args:
         paths: run directories, or folders that hold some.
-        out: the HTML file; it is replaced if it exists.
+        out: the page, a file named *.html; it is replaced if it exists.
 
     Returns:
         `out`.
@@ -59,10 +59,17 @@ def build(paths: Sequence[Path], out: Path) -> Path:
     if not folders:
         places = ", ".join(str(path) for path in paths)
         raise RunError(f"no run in {places}: a run directory holds metrics.jsonl")
+    check_page(out)
     page = render(folders)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(page)
     return out
+
+
+def check_page(out: Path) -> None:
+    """Raise unless the name is that of a page: no other file is ever replaced by one."""
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ParameterError(f"the page must be named *.html, got {str(out)!r}")
 
 
 def render(folders: Sequence[Path], *, version: str = "", interval: float = 0) -> bytes:

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
 
+from eigenbatch.errors import ParameterError
 from eigenbatch.report.build import render
 from eigenbatch.report.runs import find_folders, stamp
 
@@ -37,7 +38,13 @@ def serve(
         >>> serve([tmp_path], ready=stop)
     """
     try:
-        with server(paths, port=port, interval=interval) as running:
+        running = server(paths, port=port, interval=interval)
+    except OSError as reason:
+        raise ParameterError(
+            f"port {port} cannot be used: {reason.strerror}. Choose another, or 0 for a free one"
+        ) from reason
+    try:
+        with running:
             ready(f"http://{HOST}:{running.server_port}/")
             running.serve_forever()
     except KeyboardInterrupt:

@@ -1,7 +1,8 @@
 """Selectors against each other: same seeds, same budget, paired; resumable run by run."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -95,7 +96,7 @@ def compare(
         train: `train(selector, seed, recorder)`, your own function. It must log an accuracy:
             `recorder.log(step, knn=...)`, or `mrr`, or `accuracy`.
         selectors: selectors by name; names alone are passed to `train` as they are. The first is
-            the baseline.
+            the baseline. Every run begins with the state in which a selector was given.
         seeds: how many seeds (0, 1, ...), or the seeds themselves.
         path: the folder of the runs.
         target: accuracy that times are measured to; by default where the baseline has 90 % of what
@@ -125,8 +126,12 @@ def compare(
             if not read_if_finished(folder):
                 progress(name, seed, None)
                 set_aside(folder)
-                with Recorder(folder, config={"selector": name, "seed": seed}) as recorder:
+                with (
+                    _restored(selector),
+                    Recorder(folder, config={"selector": name, "seed": seed}) as recorder,
+                ):
                     train(selector, seed, recorder)
+                    recorder.finish()  # a run that was stopped early is compared as it is
             done = read_run(folder)
             if done.accuracy is None:
                 raise RunError(
@@ -134,6 +139,18 @@ def compare(
                 )
             progress(name, seed, float(done.accuracy.value[-1]))
     return load_comparison(list(named), numbers, path, target=target)
+
+
+@contextmanager
+def _restored(selector: object) -> Iterator[None]:
+    """Put a selector's state back afterwards: the next run must not begin where this one ended."""
+    from eigenbatch.selectors.selector import restore, state_of
+
+    before = state_of(selector)
+    try:
+        yield
+    finally:
+        restore(selector, before)
 
 
 def check_comparison(selectors: Sequence[str], seeds: int, target: float | None) -> None:

@@ -55,14 +55,19 @@ class RunDirectory:
         """The newest checkpoint."""
         return self.path / "checkpoint.pt"
 
-    def check_free(self) -> None:
-        """Raise if the directory already holds a run, or cannot hold one."""
+    def check_free(self, *, checkpoints: bool = False) -> None:
+        """Raise if the directory already holds a run, or cannot hold one.
+
+        Args:
+            checkpoints: checkpoints will be written, too: there must be none.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file: choose another folder for the run")
         if self.manifest.exists():
             raise RunError(f"{self.path} already holds a run: resume it, or choose another folder")
-        if self.metrics.exists():
-            raise RunError(f"{self.metrics} exists already: move it, or choose another folder")
+        for file in (self.metrics, *(self.path.glob("checkpoint*.pt") if checkpoints else ())):
+            if file.exists():
+                raise RunError(f"{file} exists already: move it, or choose another folder")
 
     def create(self, config: object, **facts: Any) -> None:
         """Write the manifest; refuses to touch a directory that already holds a run.

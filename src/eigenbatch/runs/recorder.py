@@ -9,14 +9,16 @@
 Our own trainer writes its record through the same class.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
 from eigenbatch.errors import ArgumentTypeError, ParameterError, RunError
 from eigenbatch.runs.directory import RunDirectory
@@ -25,15 +27,19 @@ from eigenbatch.runs.record import Mark, RecordFile, check_regular, closing_line
 if TYPE_CHECKING:
     from eigenbatch.monitor.reading import Reading
 
+logger = logging.getLogger("eigenbatch")
+
 Line = dict[str, Any]
+PLACE = {"step", "seconds", "cpu_seconds"}
+"""Names in a line that are not the caller's."""
 
 
 class Recorder:
     """One run directory, written line by line.
 
     A line holds the step, the time so far and whatever was logged. Numbers that are not finite are
-    left out (a loss becomes null). Leaving the `with` block without an error marks the run as
-    finished; with an error the run stays unfinished and its record says why.
+    left out (a loss becomes null). Leaving the `with` block marks the run as finished; after an
+    error, or `stop`, it stays unfinished and its record says why.
 
     Args:
         path: the run directory; it must not hold a run yet, unless `resume` is set.
@@ -67,6 +73,8 @@ class Recorder:
         if not resume:
             self.directory.create(config, **({"device": device} if device else {}))
         check_regular(self.directory.metrics)
+        if resume and not self.directory.metrics.exists():
+            self.directory.read_manifest()  # raises if there is no run
         if resume and until is None and is_whole(self.directory.metrics):
             raise RunError(f"{self.directory.path} is finished: there is nothing to resume")
         self._open()
@@ -78,6 +86,8 @@ class Recorder:
         self._wall = self._cpu = 0.0  # clock readings at which the run would have begun
         self._epoch: int | None
         self._step, self._epoch, self._logged = 0, None, False
+        self._end: Literal["", "stopped", "finished"] = ""
+        self._back = False  # whether steps went back
         self._start_clocks(last_line(self.directory.metrics))
 
     @property
@@ -88,7 +98,7 @@ class Recorder:
 
     def log(
         self,
-        step: int,
+        step: SupportsIndex,
         values: Mapping[str, Any] | None = None,
         /,
         *,
@@ -98,17 +108,27 @@ class Recorder:
         """Append one line.
 
         Args:
-            step: updates made so far; must not be smaller than the one before.
+            step: updates made so far, over all epochs: not smaller than the one before.
             values: numbers by name, for names that are no Python words ("val/recall").
             epoch: finished epochs, if the loop has any.
             **more: numbers by name. `loss` and `knn` (or `mrr`, `accuracy`) have charts of their
                 own in the report.
         """
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise ParameterError(f"step must be a whole number from 0 on, got {step!r}")
-        self._step, self._epoch = step, epoch if epoch is not None else self._epoch
+        number = _step(step)
+        named = {**(values or {}), **more}
+        if taken := PLACE & set(named):
+            raise ParameterError(
+                f"every line has a {min(taken)} of its own: log it as another name"
+            )
+        if number < self._step and not self._back:
+            self._back = True
+            logger.warning(
+                "%s: step %d was logged after step %d. Count steps over all epochs, or curves and "
+                "final values are wrong", self.directory.path, number, self._step,
+            )  # fmt: skip
+        self._step, self._epoch = number, epoch if epoch is not None else self._epoch
         self._logged = True
-        self._write({**(values or {}), **more})
+        self._write(named)
 
     def reading(self, reading: "Reading | None") -> None:
         """Append a reading of the monitor: scalars, leading eigenvalues, findings in full.
@@ -127,8 +147,11 @@ class Recorder:
             self._write(reading_values(reading))
 
     def finish(self, **values: Any) -> None:
-        """Append the last line; a run without it counts as unfinished."""
+        """Append the last line, if there is none; a run without it counts as unfinished."""
+        if self._end == "finished":
+            return
         line = self._line(values)
+        self._end = "finished"
         self._file.append(closing_line(line, self._file.mark), sync=True)
         self._tell(line | {"finished": 1})
 
@@ -137,6 +160,7 @@ class Recorder:
         if not isinstance(reason, str):
             raise ArgumentTypeError(f"reason must be a text, got {type(reason).__name__}")
         self._write({"stopped": reason})
+        self._end = "stopped"
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -157,9 +181,9 @@ class Recorder:
         error: BaseException | None,
         _: TracebackType | None,
     ) -> None:
-        if kind is None:
+        if kind is None and not self._end:
             self.finish()
-        else:
+        elif kind is not None:
             self.stop(f"{kind.__name__}: {error}".rstrip(": "))
 
     def _cut(self, mark: Mark) -> None:
@@ -173,6 +197,8 @@ class Recorder:
         self._tell(line)
 
     def _line(self, values: Mapping[str, Any]) -> Line:
+        if self._end == "finished":
+            raise RunError(f"{self.directory.path} is finished: log before the `with` block ends")
         place: Line = {"step": self._step}
         if self._epoch is not None:
             place["epoch"] = self._epoch
@@ -231,6 +257,16 @@ def last_line(path: Path) -> Line:
         if isinstance(content, dict):
             return content
     return {}
+
+
+def _step(value: SupportsIndex) -> int:
+    try:
+        number = -1 if isinstance(value, bool) else index(value)
+    except (TypeError, ValueError):
+        number = -1
+    if number < 0:
+        raise ParameterError(f"step must be a whole number from 0 on, got {value!r}")
+    return number
 
 
 def _number(value: Any) -> float:

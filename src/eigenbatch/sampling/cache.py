@@ -95,6 +95,7 @@ class EmbeddingCache:
             self._mapped = MappedRows.open_or_create(Path(path), layout)
             self._take_mapped()
             self._tick = int(self._mapped.clock)
+            self._latest = self._last_written()
         else:
             raise ParameterError(f"a memory-mapped cache is on the CPU, got device={str(device)!r}")
 
@@ -336,6 +337,12 @@ class EmbeddingCache:
         self._visits = self._mapped.visits
         # Counted apart: a process could find the visit of another in the file, and count it again.
         self._counted = self._visits.clone()
+
+    def _last_written(self) -> Tensor | None:
+        """Ids of the last update of a file, if the model was trained on all of them."""
+        index = (self._ticks == self._tick).nonzero().squeeze(1)  # tick 0: of no update
+        trained = self.towers == 2 and self._tick > 0 and bool((self._visits[index] > 0).all())
+        return index if trained else None
 
     def _identity(self) -> dict[str, Any]:
         return {

@@ -33,6 +33,7 @@ from eigenbatch.sampling.sampler_arguments import POOL_BATCHES, check_numbers, c
 from eigenbatch.sampling.selection import Request, Selection
 from eigenbatch.sampling.working import LIMIT
 from eigenbatch.selectors.offer import (
+    check_towers,
     completes,
     draws_at_random,
     observe_training,
@@ -117,6 +118,7 @@ class SpectralBatchSampler(BatchSampler):
         self._epochs = ShuffledEpochs(cache.size, seed)
         super().__init__(self._epochs, batch_size, drop_last)
         check_numbers(cache.size, batch_size, pool_size, num_replicas, rank, unknown_share)
+        check_towers(selector, cache.towers)
         self.cache, self.selector = cache, selector
         self.unknown_share = None if unknown_share is None else float(unknown_share)
         self._seeds = seeds_of(selector)

@@ -137,14 +137,18 @@ class Auto:
         adjust(batch)
         return batch
 
-    def settle(self, offer: Offer) -> tuple[Selector, Adjust]:
-        """The selector of the present level, and what adjusts the level by the chosen batch."""
-        check_type(offer, Offer, "offer")
-        if offer.towers == 1 and self.positive is None:
+    def check_towers(self, towers: int) -> None:
+        """Raise unless the miss can be predicted from so many towers."""
+        if towers == 1 and self.positive is None:
             raise ParameterError(
                 "Auto predicts the miss from positive pairs: cache both towers, or both views "
                 "(EmbeddingCache(..., towers=2)), or pass positive=, their similarity"
             )
+
+    def settle(self, offer: Offer) -> tuple[Selector, Adjust]:
+        """The selector of the present level, and what adjusts the level by the chosen batch."""
+        check_type(offer, Offer, "offer")
+        self.check_towers(offer.towers)
         return self._levels[self.level], partial(self._adjust, offer)
 
     def held_out(self, z1: Tensor, z2: Tensor, batch_size: int) -> float:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from eigenbatch.core.precision import no_autocast
-from eigenbatch.errors import ParameterError
 from eigenbatch.selectors.offer import Offer
 
 SAMPLED = 128
@@ -29,11 +28,6 @@ class Closeness:
         self._rows, self._towers = offer.rows, offer.towers
         self._cosine, self._relative, self._positive = cosine, relative, positive
         if relative is not None and positive is None:
-            if offer.towers == 1:
-                raise ParameterError(
-                    "relative compares negatives with positive pairs: cache both towers "
-                    "(EmbeddingCache(..., towers=2)), or pass positive=, their similarity"
-                )
             self._floor = self._median_negative(offer)
 
     def between(self, some: Tensor, others: Tensor) -> Tensor:

@@ -277,6 +277,13 @@ def parts_of(selector: object) -> Iterator[object]:
     yield selector
 
 
+def check_towers(selector: object, towers: int) -> None:
+    """Raise if a selector, or a part of it, cannot work with so many towers."""
+    for part in parts_of(selector):
+        if hasattr(part, "check_towers"):
+            part.check_towers(towers)
+
+
 def check_offer(offer: Offer, batch_size: int, generator: torch.Generator | None) -> None:
     """Raise unless `batch_size` rows can be chosen from the offer."""
     check_type(offer, Offer, "offer", ": make one by Offer.of(pool, batch_size)")

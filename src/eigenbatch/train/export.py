@@ -85,8 +85,9 @@ def check_output(path: Path) -> None:
     """Raise unless embeddings can be written to `path`."""
     if path.suffix not in (".npy", ".safetensors"):
         raise ParameterError(f"--out must end with .npy or .safetensors, got {str(path)!r}")
-    if path.exists():
-        raise ParameterError(f"{path} exists already: move it, or choose another --out")
+    for file in (path, path.with_suffix(".txt")) if path.suffix == ".npy" else (path,):
+        if file.exists():
+            raise ParameterError(f"{file} exists already: move it, or choose another --out")
     if not path.parent.is_dir():
         raise ParameterError(f"{path.parent} is no folder: create it, or choose another --out")
 

@@ -16,7 +16,7 @@ def fresh(
 ) -> Run:
     """The settings of a new run; checked before anything heavy is imported."""
     run = configured(recipe, data, data_dir, settings)
-    RunDirectory(out).check_free()
+    RunDirectory(out).check_free(checkpoints=True)
     return run
 
 

@@ -83,7 +83,7 @@ def train(
     first = fabric.global_rank == 0
     with directory.locked() if first else nullcontext():
         if not resume:
-            directory.check_free()
+            directory.check_free(checkpoints=True)
         else:
             finished = check_resumable(run, directory)
             if finished:
