@@ -68,7 +68,7 @@ def retrieval(image: nn.Module, text: nn.Module, pictures: torch.Tensor, caption
     return (1 / (scores >= scores.diagonal()[:, None]).sum(1)).mean().item()
 
 
-def main(out: str) -> None:
+def main(out: str = "runs/clip") -> None:
     selectors = {"random": Random(), "neighbours-4": Neighbours(4)}
     print(f"mean reciprocal rank of {TEST} new pictures, by caption:")
     print(compare(train, selectors, seeds=3, path=out))

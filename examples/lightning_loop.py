@@ -47,7 +47,7 @@ def view(images: torch.Tensor) -> torch.Tensor:
     return images * contrast + 0.2 * torch.randn_like(images)
 
 
-def main(out: str, epochs: int = 4) -> None:
+def main(out: str = "runs/lightning", epochs: int = 4) -> None:
     lightning.seed_everything(0, verbose=False)
     data = TensorDataset(torch.tensor(load_digits().data, dtype=torch.float32) / 16)  # (1797, 64)
     cache = EmbeddingCache(len(data), 32)

@@ -22,7 +22,7 @@ def view(images: torch.Tensor) -> torch.Tensor:
     return images * (0.7 + 0.6 * torch.rand(len(images), 1)) + 0.2 * torch.randn(images.shape)
 
 
-def main(out: str, epochs: int = 30) -> None:
+def main(out: str = "runs/moco", epochs: int = 30) -> None:
     torch.manual_seed(0)
     images = torch.tensor(load_digits().data, dtype=torch.float32) / 16  # (1797, 64)
     encoder = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, DIMENSION))

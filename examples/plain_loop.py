@@ -16,7 +16,7 @@ TAU, STEPS_PER_EPOCH = 0.2, 14
 
 
 def nt_xent(z1: torch.Tensor, z2: torch.Tensor) -> torch.Tensor:
-    z = normalize(torch.cat([z1, z2]))  # (2b, d)
+    z = torch.cat([z1, z2])  # (2b, d), unit rows
     logits = (z @ z.T / TAU).fill_diagonal_(-torch.inf)
     positive = torch.arange(len(z)).roll(len(z1))
     return cross_entropy(logits, positive)
@@ -26,7 +26,7 @@ def view(images: torch.Tensor) -> torch.Tensor:
     return images * (0.7 + 0.6 * torch.rand(len(images), 1)) + 0.2 * torch.randn(images.shape)
 
 
-def main(out: str, epochs: int = 4) -> None:
+def main(out: str = "runs/plain", epochs: int = 4) -> None:
     torch.manual_seed(0)
     images = torch.tensor(load_digits().data, dtype=torch.float32) / 16  # (1797, 64)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32))
@@ -39,7 +39,7 @@ def main(out: str, epochs: int = 4) -> None:
         for epoch in range(epochs):
             sampler.set_epoch(epoch)
             for ids in sampler:
-                z1, z2 = (model(view(images[ids])) for _ in range(2))
+                z1, z2 = (normalize(model(view(images[ids]))) for _ in range(2))
                 loss = nt_xent(z1, z2)
                 optimizer.zero_grad()
                 loss.backward()

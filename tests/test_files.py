@@ -39,6 +39,11 @@ def test_integers_become_floats(tmp_path):
     assert load_embeddings(tmp_path / "z.npy").dtype == torch.float64
 
 
+def test_numbers_of_another_machine_are_read(tmp_path, z):
+    np.save(tmp_path / "z.npy", z.numpy().astype(">f4"))
+    assert torch.equal(load_embeddings(tmp_path / "z.npy"), z.float())
+
+
 class Bomb:
     def __reduce__(self):
         return (pytest.fail, ("unpickled",))
@@ -70,7 +75,8 @@ def test_pickled_code_is_never_run(tmp_path):
         ("z.pt", lambda p: p.write_bytes(b"hello"), "z.pt"),
         ("z.pt", lambda p: p.write_bytes(b""), "z.pt: .+"),
         ("z.pt", lambda p: torch.save(torch.eye(3).to_sparse(), p), "dense matrix"),
-        ("z.npy", lambda p: np.save(p, np.array([["a", "b"]])), "z.npy"),
+        ("z.npy", lambda p: np.save(p, np.array([["a", "b"]])), "entries of type <U1, expected"),
+        ("z.npy", lambda p: np.save(p, np.zeros((2, 2), dtype=np.longdouble)), "entries of type"),
         ("z.npy", lambda p: np.save(p, np.zeros((2, 2), dtype="M8[s]")), "z.npy"),
     ],
 )

@@ -112,7 +112,11 @@ def _numpy_array(file: IO[bytes], size: int) -> Tensor:
             "damaged or cut off"
         )
     file.seek(0)
-    return torch.from_numpy(np.lib.format.read_array(file, allow_pickle=False))
+    array = np.lib.format.read_array(file, allow_pickle=False)
+    try:
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+    except TypeError:
+        raise FileFormatError(f"entries of type {dtype}, expected float16, 32 or 64") from None
 
 
 def _dense_matrix(stored: Tensor) -> Tensor:
