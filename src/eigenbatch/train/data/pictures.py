@@ -42,8 +42,8 @@ class Pictures(Dataset[Any]):
         self.names = self._listed() if names is None else names
         if not self.names:
             raise DataError(
-                f"{root} holds no pictures: expected train/CLASS/PICTURE with endings "
-                f"{', '.join(SUFFIXES)}"
+                f"{root} holds no pictures, files with endings {', '.join(SUFFIXES)}. To train on "
+                "classes, put them into train/CLASS/PICTURE"
             )
 
     def __len__(self) -> int:
