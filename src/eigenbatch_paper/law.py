@@ -70,6 +70,8 @@ def settings(folder: Path) -> list[Setting]:
     for data, rows in grouped(untold, "data").items():
         name = "captions, memorised" if data == "captions" else "translations, few"
         found.append(Setting(name, rows, _mrr, _solved, _miss))
+    for n, rows in grouped(_rows(folder, "code-search"), "batch_size").items():
+        found.append(Setting(f"code, n = {n}", rows, _mrr, _solved, _miss))
     if rows := _rows(folder, "caption-batches"):
         found.append(Setting("captions", rows, _mrr, _solved, _miss))
     both = [*_rows(folder, "similar-batches"), *_rows(folder, "picture-batches")]

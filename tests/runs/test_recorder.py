@@ -163,6 +163,14 @@ def test_a_finished_run_takes_no_more_lines(tmp_path):
     assert read_run(tmp_path / "run").finished
 
 
+def test_an_error_after_the_end_is_the_callers_own(tmp_path):
+    with pytest.raises(KeyError), Recorder(tmp_path / "run") as run:
+        run.log(1, loss=1.0)
+        run.finish()
+        raise KeyError
+    assert read_run(tmp_path / "run").finished
+
+
 def test_where_there_is_no_run_nothing_is_resumed(tmp_path):
     with pytest.raises(RunError, match="nothing to resume"):
         Recorder(tmp_path / "run", resume=True)

@@ -183,7 +183,7 @@ class Recorder:
     ) -> None:
         if kind is None and not self._end:
             self.finish()
-        elif kind is not None:
+        elif kind is not None and self._end != "finished":
             self.stop(f"{kind.__name__}: {error}".rstrip(": "))
 
     def _cut(self, mark: Mark) -> None:
