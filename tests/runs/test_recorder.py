@@ -164,10 +164,14 @@ def test_a_finished_run_takes_no_more_lines(tmp_path):
 
 
 def test_an_error_after_the_end_is_the_callers_own(tmp_path):
-    with pytest.raises(KeyError), Recorder(tmp_path / "run") as run:
-        run.log(1, loss=1.0)
-        run.finish()
-        raise KeyError
+    def train():
+        with Recorder(tmp_path / "run") as run:
+            run.log(1, loss=1.0)
+            run.finish()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        train()
     assert read_run(tmp_path / "run").finished
 
 
