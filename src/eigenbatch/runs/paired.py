@@ -110,7 +110,7 @@ def bootstrap_interval(
         seed: of the draws.
 
     Returns:
-        Lower and upper end.
+        Lower and upper end; NaN for fewer than two seeds.
 
     Examples:
         >>> from statistics import fmean
@@ -122,6 +122,8 @@ def bootstrap_interval(
     from scipy import stats
 
     indices = np.arange(len(samples[0]))
+    if len(indices) < 2:
+        return math.nan, math.nan
 
     def of(drawn: Any) -> Any:
         return statistic(*([sample[int(i)] for i in drawn] for sample in samples))

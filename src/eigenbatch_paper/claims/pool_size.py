@@ -43,7 +43,8 @@ def judge(rows: list[Row]) -> Verdict:
         {"the largest pool saves epochs": effect(whole, 1 - 110 / 137)},
         {"the middle pool has 60-100 % of that": _share(low, high)},
         f"epochs saved to {target:.3f}: pool of 4 batches {facts.percent(part)}, "
-        f"of 10 {facts.percent(whole)}; share of it {low:.0%} to {high:.0%} (95 %)",
+        f"of 10 {facts.percent(whole)}"
+        + ("" if math.isnan(low) else f"; share of it {low:.0%} to {high:.0%} (95 %)"),
         f"{facts.unreached(rows, target)} Without a saving there is no share of it to speak of.",
     )
 
