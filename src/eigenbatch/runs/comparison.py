@@ -142,15 +142,14 @@ def compare(
 
 
 @contextmanager
-def _restored(selector: object) -> Iterator[None]:
+def _restored(selector: Any) -> Iterator[None]:
     """Put a selector's state back afterwards: the next run must not begin where this one ended."""
-    from eigenbatch.selectors.selector import restore, state_of
-
-    before = state_of(selector)
+    before = selector.state_dict() if hasattr(selector, "load_state_dict") else None
     try:
         yield
     finally:
-        restore(selector, before)
+        if before is not None:
+            selector.load_state_dict(before)
 
 
 def check_comparison(selectors: Sequence[str], seeds: int, target: float | None) -> None:
