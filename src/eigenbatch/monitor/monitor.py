@@ -216,7 +216,7 @@ class SpectralMonitor:
             ready.tau,
             method=self._method,
             ids=ready.ids,
-            queue_ids=None if queue_ids is None else ids_tensor(queue_ids),
+            queue_ids=None if queue_ids is None else ids_tensor(queue_ids, "queue_ids"),
             inputs=ready.inputs,
             loss=ready.loss,
             ranks=ready.ranks,

@@ -137,7 +137,7 @@ class Auto:
         adjust(batch)
         return batch
 
-    def check_towers(self, towers: int) -> None:
+    def _check_towers(self, towers: int) -> None:
         """Raise unless the miss can be predicted from so many towers."""
         if towers == 1 and self.positive is None:
             raise ParameterError(
@@ -148,7 +148,7 @@ class Auto:
     def settle(self, offer: Offer) -> tuple[Selector, Adjust]:
         """The selector of the present level, and what adjusts the level by the chosen batch."""
         check_type(offer, Offer, "offer")
-        self.check_towers(offer.towers)
+        self._check_towers(offer.towers)
         return self._levels[self.level], partial(self._adjust, offer)
 
     def held_out(self, z1: Tensor, z2: Tensor, batch_size: int) -> float:

@@ -73,7 +73,7 @@ class NoNearDuplicates(Rule):
             raise ParameterError(f"positive must lie in (0, 1], got {positive}")
         self.cosine, self.relative, self.positive = cosine, relative, positive
 
-    def check_towers(self, towers: int) -> None:
+    def _check_towers(self, towers: int) -> None:
         """Raise unless rows can be compared with positive pairs, if they are to be."""
         if towers == 1 and self.relative is not None and self.positive is None:
             raise ParameterError(
@@ -91,7 +91,7 @@ class NoNearDuplicates(Rule):
     ) -> Tensor:
         """Add rows that are not too close to each other or to the given ones."""
         check_offer(offer, batch_size, generator)
-        self.check_towers(offer.towers)
+        self._check_towers(offer.towers)
         inner, adjust = settled(self.selector, offer)
         batch = self._completed(inner, offer, batch_size, generator)
         adjust(batch)

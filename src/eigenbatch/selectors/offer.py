@@ -280,8 +280,8 @@ def parts_of(selector: object) -> Iterator[object]:
 def check_towers(selector: object, towers: int) -> None:
     """Raise if a selector, or a part of it, cannot work with so many towers."""
     for part in parts_of(selector):
-        if hasattr(part, "check_towers"):
-            part.check_towers(towers)
+        if hasattr(part, "_check_towers"):
+            part._check_towers(towers)
 
 
 def check_offer(offer: Offer, batch_size: int, generator: torch.Generator | None) -> None:
