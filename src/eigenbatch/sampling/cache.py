@@ -340,9 +340,10 @@ class EmbeddingCache:
 
     def _last_written(self) -> Tensor | None:
         """Ids of the last update of a file, if the model was trained on all of them."""
-        index = (self._ticks == self._tick).nonzero().squeeze(1)  # tick 0: of no update
-        trained = self.towers == 2 and self._tick > 0 and bool((self._visits[index] > 0).all())
-        return index if trained else None
+        if self.towers == 1 or self._tick == 0:
+            return None
+        index = (self._ticks == self._tick).nonzero().squeeze(1)
+        return index if bool((self._visits[index] > 0).all()) else None
 
     def _identity(self) -> dict[str, Any]:
         return {
