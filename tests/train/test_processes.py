@@ -21,10 +21,11 @@ ALONE = {name: value for name, value in os.environ.items() if "PYTEST" not in na
 
 def notes(tmp_path, name, processes, *, stop=99, resume="no"):
     launcher = [sys.executable] if processes == 1 else [*TORCHRUN, str(processes)]
-    subprocess.run(
+    ended = subprocess.run(
         [*launcher, str(SCRIPT), str(tmp_path / str(processes)), name, str(stop), resume],
-        env=ALONE | {"OMP_NUM_THREADS": "1"}, check=True, timeout=240, capture_output=True,
+        env=ALONE | {"OMP_NUM_THREADS": "1"}, check=False, timeout=240, capture_output=True,
     )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr.decode()
     return [
         json.loads((tmp_path / f"{processes}-{name}-{rank}.json").read_text())
         for rank in range(processes)

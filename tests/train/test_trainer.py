@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -305,6 +306,11 @@ def test_readings_events_and_the_untrained_encoder_are_on_record(tmp_path):
     written = {scalar.step: scalar.value for scalar in events.Scalars("loss")}
     assert written == pytest.approx({li["step"]: li["loss"] for li in found if "loss" in li})
     assert "spectral/gradient" in events.Tags()["scalars"]
+
+
+def test_an_interrupted_run_leaves_no_writer_behind(tmp_path):
+    start(SMALL, tmp_path, observers=[StopAfter(3)])
+    assert not [one for one in threading.enumerate() if "Writer" in type(one).__name__]
 
 
 def test_frozen_features_are_probed_on_another_data_set(tmp_path):

@@ -21,7 +21,7 @@ from eigenbatch.train.assembly import Assembled, assemble
 from eigenbatch.train.checkpoint import Checkpoint
 from eigenbatch.train.checkpoint_file import load_checkpoint, previous
 from eigenbatch.train.devices import Devices, open_devices
-from eigenbatch.train.loop import Observer, fit
+from eigenbatch.train.loop import Observer, Training, fit
 from eigenbatch.train.observers import (
     Evaluate,
     FillCache,
@@ -148,8 +148,10 @@ def _fit(
         checkpoint.restore(assembled.training, state)
     if assembled.run.batches.fill_cache:
         watched.append(FillCache(assembled.cache, assembled.method, assembled.loader, recorder))
+    events: list[Observer] = []
     if recorder is not None:
         recorder.also = Events(directory.path, assembled.training.step)
+        events.append(recorder.also)
         watched.append(RecordSteps(recorder, assembled.sampler))
     watched += [
         RecordReadings(assembled.monitor, recorder),
@@ -162,7 +164,7 @@ def _fit(
         checkpoint,
         Finish(assembled.evaluate, recorder),
     ]
-    fit(assembled.training, [*watched, *observers])
+    fit(assembled.training, [*watched, *observers, *events])
 
 
 def _saved_state(directory: RunDirectory) -> dict[str, Any] | None:
@@ -190,8 +192,12 @@ def _recorder(
     return recorder
 
 
-class Events:
-    """The numbers of every line of the record as TensorBoard events in the run directory."""
+class Events(Observer):
+    """The numbers of every line of the record as TensorBoard events in the run directory.
+
+    The last observer of a run, so that the file is closed after the last line, however it ended: a
+    writer that lives until the process exits may end it with an error of its thread.
+    """
 
     def __init__(self, path: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -203,8 +209,10 @@ class Events:
         for name, value in line.items():
             if isinstance(value, float):
                 self._writer.add_scalar(name, value, line["step"])
-        if "finished" in line:
-            self._writer.close()
+
+    def on_end(self, training: Training) -> None:
+        """Write what waits and close the file."""
+        self._writer.close()
 
 
 def _explained(reason: Exception, path: Path, processes: int) -> Exception:
