@@ -92,8 +92,8 @@ def test_embeddings_without_pairs_show_their_spectrum(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        (np.zeros((4, 3)), "row 0 of z is zero"),
-        (np.full((4, 3), np.nan), "holds NaN"),
+        (np.zeros((4, 3)), "bad.npy is zero"),
+        (np.full((4, 3), np.nan), "bad.npy holds NaN"),
         (np.ones((1, 3)), "at least 2 rows"),
         (np.ones(3), "expected (rows, d)"),
     ],
@@ -102,6 +102,20 @@ def test_unusable_rows_exit_with_two_and_say_why(tmp_path: Path, rows, reason: s
     result = call("diagnose", saved(tmp_path / "bad.npy", rows))
     assert result.exit_code == 2
     assert reason in " ".join(result.stderr.split())
+
+
+def test_positives_of_another_shape_exit_with_two_and_are_named(tmp_path: Path) -> None:
+    first = healthy_files(tmp_path)[0]
+    result = call("diagnose", first, "--pairs", saved(tmp_path / "short.npy", np.ones((4, 3))))
+    assert result.exit_code == 2
+    assert "short.npy has (4, 3)" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("option", [("--tau", 0.2), ("--layout", "cross")])
+def test_options_about_positives_need_their_file(tmp_path: Path, option) -> None:
+    result = call("diagnose", healthy_files(tmp_path)[0], *option)
+    assert result.exit_code == 2
+    assert f"{option[0]} is about positives" in " ".join(result.stderr.split())
 
 
 def test_a_missing_file_exits_with_two(tmp_path: Path) -> None:

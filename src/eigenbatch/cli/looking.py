@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eigenbatch.cli.command import app, errors
-from eigenbatch.errors import ParameterError
+from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.missing import require
 from eigenbatch.terminal import Terminal, chunk_progress, show_report
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from eigenbatch.diagnose import Report
 
 
@@ -47,6 +49,8 @@ def diagnose(
     with errors(context.obj):
         if html is not None:
             _check_page(html)
+        if pairs is None:
+            _check_pairs_unmentioned(context)
         report = _described(embeddings, pairs, tau, layout)
         show_report(report, context.obj.console(), tables=tables)
         if html is not None:
@@ -139,18 +143,41 @@ def _check_page(html: Path) -> None:
         raise ParameterError(f"--html {html} cannot be written: choose another place")
 
 
-def _described(
-    embeddings: Path, pairs: Path | None, tau: float, layout: Layout = Layout.paired
-) -> "Report":
+def _check_pairs_unmentioned(context: typer.Context) -> None:
+    """Raise if an option was given that means nothing without positives."""
+    for name in ("tau", "layout"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise ParameterError(
+                f"--{name} is about positives: name their file with --pairs, or leave it out"
+            )
+
+
+def _described(embeddings: Path, pairs: Path | None, tau: float, layout: Layout) -> "Report":
     from eigenbatch.core.precision import positive_scalar
     from eigenbatch.diagnose import describe_cloud, describe_pairs
-    from eigenbatch.files import load_embeddings
 
     positive_scalar(tau, "tau")
-    z = load_embeddings(embeddings)
+    z = _rows(embeddings)
     if pairs is None:
         return describe_cloud(z)
-    return describe_pairs(z, load_embeddings(pairs), tau, layout.value)
+    positives = _rows(pairs)
+    if z.shape != positives.shape:
+        raise ShapeError(
+            f"{embeddings} has shape {tuple(z.shape)} but {pairs} has {tuple(positives.shape)}: "
+            "row i of one is the positive of row i of the other"
+        )
+    return describe_pairs(z, positives, tau, layout.value)
+
+
+def _rows(path: Path) -> "Tensor":
+    """The embeddings in a file; a row that has no direction is named with the file."""
+    from eigenbatch.core.precision import unit_rows
+    from eigenbatch.files import load_embeddings
+
+    z = load_embeddings(path)
+    unit_rows(z, str(path))
+    return z
 
 
 def _page(report: "Report", embeddings: Path, pairs: Path | None) -> bytes:
