@@ -49,8 +49,8 @@ def diagnose(
     with errors(context.obj):
         if html is not None:
             _check_page(html)
-        if pairs is None:
-            _check_pairs_unmentioned(context)
+        if pairs is None and (unused := _given(context, "tau", "layout")):
+            context.obj.say(f"note: without --pairs these change nothing: {unused}")
         report = _described(embeddings, pairs, tau, layout)
         show_report(report, context.obj.console(), tables=tables)
         if html is not None:
@@ -143,14 +143,12 @@ def _check_page(html: Path) -> None:
         raise ParameterError(f"--html {html} cannot be written: choose another place")
 
 
-def _check_pairs_unmentioned(context: typer.Context) -> None:
-    """Raise if an option was given that means nothing without positives."""
-    for name in ("tau", "layout"):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise ParameterError(
-                f"--{name} is about positives: name their file with --pairs, or leave it out"
-            )
+def _given(context: typer.Context, *options: str) -> str:
+    """Those of the options that stand on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in options}
+    return ", ".join(
+        f"--{name}" for name, source in sources.items() if source and source.name == "COMMANDLINE"
+    )
 
 
 def _described(embeddings: Path, pairs: Path | None, tau: float, layout: Layout) -> "Report":
