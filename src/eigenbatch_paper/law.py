@@ -72,6 +72,9 @@ def settings(folder: Path) -> list[Setting]:
         found.append(Setting(name, rows, _mrr, _solved, _miss))
     for n, rows in grouped(_rows(folder, "code-search"), "batch_size").items():
         found.append(Setting(f"code, n = {n}", rows, _mrr, _solved, _miss))
+    for data, some in grouped(_rows(folder, "message-translations"), "data").items():
+        for n, rows in grouped(some, "batch_size").items():
+            found.append(Setting(f"{data}, n = {n}", rows, _mrr, _solved, _miss))
     if rows := _rows(folder, "caption-batches"):
         found.append(Setting("captions", rows, _mrr, _solved, _miss))
     both = [*_rows(folder, "similar-batches"), *_rows(folder, "picture-batches")]

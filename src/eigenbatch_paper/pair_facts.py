@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from eigenbatch.runs import PairedDifference, first_crossing, paired_difference
 from eigenbatch_paper.claim import Row
 from eigenbatch_paper.figures import POLICIES as COLOURS
 from eigenbatch_paper.figures import tidy
+from eigenbatch_paper.training_facts import grouped
+from eigenbatch_paper.verdict import Finding, Verdict, decided, no_loss
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,6 +63,31 @@ def interval(difference: PairedDifference, unit: str = "%") -> str:
     sign = "+" if unit == "points" else ""
     ends = f" ({low:{sign}.1f} to {high:{sign}.1f})" if difference.enough else ""
     return f"{mean:{sign}.1f} {unit}{ends}"
+
+
+def judged_auto(settings: Mapping[str, Sequence[Row]]) -> Verdict:
+    """Auto against Random, and against the better of random and hard batches, in every setting."""
+    main: dict[str, Finding | bool] = {}
+    rest: dict[str, Finding | bool] = {}
+    measured, notes = [], []
+    for name, rows in settings.items():
+        groups = grouped(rows, "selector")
+        random = groups["random"]
+        hard, auto = (gain(groups[policy], random) for policy in ("neighbours-4", "auto"))
+        main[f"{name}: auto does not lose to random"] = no_loss(auto, within=0.003)
+        rest[f"{name}: auto is within 0.5 points of the better"] = (
+            auto.mean >= max(0.0, hard.mean) - 0.005 if auto.enough else "open"
+        )
+        measured.append(
+            f"{name}: neighbours-4 {interval(hard, 'points')}, auto {interval(auto, 'points')}"
+        )
+        end = fmean(map(final, random))
+        miss, solved = (fmean(row[key] for row in random) for key in ("miss", "solved"))
+        notes.append(
+            f"{name}: Random ends at {end:.4f}; in the second half of its runs {1 - solved:.0%} of "
+            f"positives do not beat all negatives, and the miss is {miss:.2f}"
+        )
+    return decided(main, rest, "; ".join(measured), "; ".join(notes) + ".")
 
 
 def draw_curves(axes: "Axes", groups: Groups, title: str) -> None:

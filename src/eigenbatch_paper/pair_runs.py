@@ -3,20 +3,18 @@
 import gzip
 import os
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eigenbatch.errors import DataError
 from eigenbatch_paper.caption_runs import CAPTIONS, TEST_PICTURES, picture_captions
 from eigenbatch_paper.claim import Chunk, Place, Row, Scale
-from eigenbatch_paper.code_pairs import CODE, code_pairs
+from eigenbatch_paper.found_pairs import CODE, MESSAGES, Sides, code_pairs, message_pairs
 
 if TYPE_CHECKING:
     from eigenbatch.train import Run
-
-Sides = Sequence[tuple[list[str], list[str]]]
-"""Training and test texts, of the first side and of the second."""
 
 SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 10, "paper": 10}
 DATA = "multi30k"
@@ -99,13 +97,13 @@ def _files(place: Place, version: str, *, made_up: bool) -> dict[str, Path]:
         place: its folder multi30k holds train.LANGUAGE.gz and test files of two languages.
         version: "plain"; "tripled": every training pair three times; "long-tailed": one pair in a
             hundred fifty times, nine in a hundred five times; instead of translations "captions":
-            two captions of each picture of flickr8k, "code": what functions say and do.
+            two captions of each picture of flickr8k, "code": what functions say and do,
+            "messages-es": messages of programs and their translations.
         made_up: use pairs of random words instead.
     """
     folder = place.runs / ("pairs-made-up" if made_up else "pairs")
     folder.mkdir(parents=True, exist_ok=True)
-    own = {"captions": _captions, "code": _code}  # neither are translations
-    tested = f"{version}-test" if version in own else "test"
+    tested = f"{version}-test" if version in OWN else "test"
     files = {
         f"{part}{side}": folder / f"{name}.{side}.txt"
         for part, name in (("", version), ("test_", tested))
@@ -113,7 +111,7 @@ def _files(place: Place, version: str, *, made_up: bool) -> dict[str, Path]:
     }
     if all(path.exists() for path in files.values()):
         return files
-    sides = _made_up() if made_up else own.get(version, _translations)(place)
+    sides = _made_up() if made_up else OWN.get(version, _translations)(place)
     for side, (train, test) in zip(("first", "second"), sides, strict=True):
         copies = _copies(len(train), version)
         lines = [line for line, count in zip(train, copies, strict=True) for _ in range(count)]
@@ -152,10 +150,6 @@ def _translations(place: Place) -> Sides:
     return sides
 
 
-def _code(place: Place) -> Sides:
-    return code_pairs(place.folder(CODE))
-
-
 def _captions(place: Place) -> Sides:
     """One caption of each picture on one side and another one on the other."""
     pictures = picture_captions(place.folder(CAPTIONS))
@@ -164,6 +158,23 @@ def _captions(place: Place) -> Sides:
          [captions[side] for captions in pictures[:TEST_PICTURES]])
         for side in (0, 1)
     ]  # fmt: skip
+
+
+def _code(place: Place) -> Sides:
+    return code_pairs(place.folder(CODE))
+
+
+def _messages(language: str, place: Place) -> Sides:
+    return message_pairs(place.folder(MESSAGES), language)
+
+
+OWN: Mapping[str, Callable[[Place], Sides]] = {
+    "captions": _captions,
+    "code": _code,
+    "messages-es": partial(_messages, "es"),
+    "messages-ru": partial(_messages, "ru"),
+}
+"""Versions that have test pairs of their own."""
 
 
 def _lines(paths: Iterable[Path]) -> list[str]:

@@ -1,11 +1,12 @@
 """Claims on sentence pairs: their data, and judges that can say yes and no."""
 
 import gzip
+import struct
 
 import pytest
 
 from eigenbatch.errors import DataError
-from eigenbatch_paper import code_pairs
+from eigenbatch_paper import found_pairs
 from eigenbatch_paper import pair_facts as facts
 from eigenbatch_paper.caption_runs import CAPTIONS, TEST_PICTURES, picture_captions
 from eigenbatch_paper.claim import Place
@@ -202,7 +203,7 @@ def test_auto_on_unseen_pairs_is_judged_against_random_and_the_better(auto, outc
 
 
 def test_functions_are_paired_with_what_they_say(tmp_path, monkeypatch):
-    monkeypatch.setattr(code_pairs, "TESTED", 1)
+    monkeypatch.setattr(found_pairs, "TESTED", 1)
     (tmp_path / "broken.py").write_text("def (")
     (tmp_path / "some.py").write_text(
         "def f(size, weight):\n"
@@ -211,17 +212,54 @@ def test_functions_are_paired_with_what_they_say(tmp_path, monkeypatch):
         'def g():\n    """Give a very short answer."""\n    return 1\n'
     )
     with pytest.raises(DataError, match="have 1 functions with a docstring, more than 1 are"):
-        code_pairs.code_pairs(tmp_path)
+        found_pairs.code_pairs(tmp_path)
     (tmp_path / "more.py").write_text(
         'def h(all):\n    """Copy everything given."""\n    return [one.copy() for one in all]\n'
     )
-    (said, said_test), (done, done_test) = code_pairs.code_pairs(tmp_path)
+    (said, said_test), (done, done_test) = found_pairs.code_pairs(tmp_path)
     assert dict(zip(said + said_test, done + done_test, strict=True)) == {
         "Weigh a number of things at once.": "size weight total = size * weight return total",
         "Copy everything given.": "all return [one.copy() for one in all]",
     }
     with pytest.raises(DataError, match="python=FOLDER"):
-        code_pairs.code_pairs(None)
+        found_pairs.code_pairs(None)
+
+
+def catalogue(folder, name, messages, order="<"):
+    """A .mo file as msgfmt writes it."""
+    entries = sorted(messages.items())
+    texts = [pair[side].encode() for side in (0, 1) for pair in entries]
+    start, table = 28 + 16 * len(entries), []
+    for text in texts:
+        table += [len(text), start]
+        start += len(text) + 1
+    head = [0x950412DE, 0, len(entries), 28, 28 + 8 * len(entries), 0, 0]
+    numbers = struct.pack(f"{order}{len(head) + len(table)}I", *head, *table)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(numbers + b"".join(text + b"\0" for text in texts))
+
+
+def test_messages_are_paired_with_their_translations(tmp_path, monkeypatch):
+    monkeypatch.setattr(found_pairs, "TESTED", 1)
+    folder = tmp_path / "es" / "LC_MESSAGES"
+    catalogue(folder, "iso-3166.mo", {"Some far away land": "Un país lejano"})
+    catalogue(folder, "a.mo", {"": "header", "_Open this file": "Abrir este archivo", "No": "No"})
+    with pytest.raises(DataError, match="has 1 translated messages, more than 1 are needed"):
+        found_pairs.message_pairs(tmp_path, "es")
+    found = {
+        "menu\x04Close the file\0Close %d files": "Cerrar el archivo\0Cerrar %d archivos",
+        "Not yet translated": "", "GNU C Library": "GNU C Library",
+    }  # fmt: skip
+    catalogue(folder, "b.mo", found, order=">")
+    (folder / "cut.mo").write_bytes((folder / "a.mo").read_bytes()[:40])
+    (folder / "latin.mo").write_bytes((folder / "a.mo").read_bytes()[:-3] + b"\xf1o\0")
+    (english, english_test), (spanish, spanish_test) = found_pairs.message_pairs(tmp_path, "es")
+    assert dict(zip(english + english_test, spanish + spanish_test, strict=True)) == {
+        "Open this file": "Abrir este archivo",
+        "Close the file": "Cerrar el archivo",
+    }
+    with pytest.raises(DataError, match="messages=FOLDER"):
+        found_pairs.message_pairs(None, "es")
 
 
 def test_shares_that_do_not_exist_are_said_in_words():

@@ -1,14 +1,13 @@
 """Beyond the paper: Auto on pairs that had no part in the making of its rule."""
 
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from eigenbatch_paper import pair_facts as facts
 from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
-from eigenbatch_paper.code_pairs import CODE
+from eigenbatch_paper.found_pairs import CODE
 from eigenbatch_paper.pair_runs import EPOCHS, SEEDS, compute, pair_chunk
 from eigenbatch_paper.training_facts import grouped
-from eigenbatch_paper.verdict import Finding, Verdict, decided, no_loss
+from eigenbatch_paper.verdict import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,28 +32,7 @@ def chunks(scale: Scale) -> list[Chunk]:
 
 def judge(rows: list[Row]) -> Verdict:
     """Auto against Random, and against the better of random and hard batches."""
-    main: dict[str, Finding | bool] = {}
-    rest: dict[str, Finding | bool] = {}
-    measured, notes = [], []
-    for n, group in grouped(rows, "batch_size").items():
-        groups = grouped(group, "selector")
-        random = groups["random"]
-        hard, auto = (facts.gain(groups[name], random) for name in POLICIES[1:])
-        main[f"n={n}: auto does not lose to random"] = no_loss(auto, within=0.003)
-        rest[f"n={n}: auto is within 0.5 points of the better"] = (
-            auto.mean >= max(0.0, hard.mean) - 0.005 if auto.enough else "open"
-        )
-        measured.append(
-            f"n={n}: neighbours-4 {facts.interval(hard, 'points')}, auto "
-            f"{facts.interval(auto, 'points')}"
-        )
-        end = fmean(map(facts.final, random))
-        miss, solved = (fmean(row[key] for row in random) for key in ("miss", "solved"))
-        notes.append(
-            f"n={n}: Random ends at {end:.4f}; in the second half of its runs {1 - solved:.0%} of "
-            f"positives do not beat all negatives, and the miss is {miss:.2f}"
-        )
-    return decided(main, rest, "; ".join(measured), "; ".join(notes) + ".")
+    return facts.judged_auto({f"n={n}": group for n, group in grouped(rows, "batch_size").items()})
 
 
 def draw(rows: list[Row], figure: "Figure") -> None:

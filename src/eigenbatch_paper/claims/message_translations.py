@@ -1,0 +1,75 @@
+"""Beyond the paper: Auto on translations that had no part in the making of its rule."""
+
+from typing import TYPE_CHECKING
+
+from eigenbatch_paper import pair_facts as facts
+from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
+from eigenbatch_paper.found_pairs import MESSAGES
+from eigenbatch_paper.pair_runs import EPOCHS, SEEDS, compute, pair_chunk
+from eigenbatch_paper.training_facts import grouped
+from eigenbatch_paper.verdict import Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LANGUAGES = {"messages-es": "Spanish", "messages-ru": "Russian"}
+POLICIES = ("random", "neighbours-4", "auto")
+TRAINED, TRAINED_SMOKE = 29000, 1280
+
+
+def chunks(scale: Scale) -> list[Chunk]:
+    """The runs of hard-batches, on as many pairs of another kind."""
+    pairs = TRAINED_SMOKE if scale == "smoke" else TRAINED
+    return [
+        pair_chunk(
+            scale, seed, data=data, selector=selector, batch_size=n, epochs=epochs,
+            evaluate_every=50, train_size=pairs,
+        )
+        for seed in range(SEEDS[scale])
+        for data in LANGUAGES
+        for n, epochs in EPOCHS.items()
+        for selector in POLICIES
+    ]  # fmt: skip
+
+
+def judge(rows: list[Row]) -> Verdict:
+    """Auto against Random, and against the better of random and hard batches."""
+    return facts.judged_auto(_settings(rows))
+
+
+def draw(rows: list[Row], figure: "Figure") -> None:
+    """Retrieval over time in both languages at both batch sizes."""
+    found = _settings(rows)
+    for axes, (name, group) in zip(figure.subplots(2, 2).flat, found.items(), strict=False):
+        facts.draw_curves(axes, grouped(group, "selector"), name)
+
+
+def _settings(rows: list[Row]) -> dict[str, list[Row]]:
+    return {
+        f"{LANGUAGES[data]}, n={n}": group
+        for data, some in grouped(rows, "data").items()
+        for n, group in grouped(some, "batch_size").items()
+    }
+
+
+SETTING = (
+    "29,000 messages of the programs of a Linux machine, English to Spanish and to Russian, "
+    "retrieval among 1,000 others; towers, tau, n and epochs of hard-batches"
+)
+CLAIM = Claim(
+    name="message-translations",
+    section="Beyond the paper",
+    statement="On translations that had no part in the making of its rule, Auto does not lose to "
+    "random batches, and is close to the better of random and hard ones.",
+    printed="nothing",
+    criterion="In both languages, at n=256 and at n=64, the 95 % interval of Auto's gain in final "
+    "MRR over Random lies above -0.3 points; and its mean gain is at most 0.5 points below the "
+    "larger of zero and that of neighbours-4.",
+    size={"smoke": "1,280 made-up pairs, 2 epochs", "small": SETTING, "paper": SETTING},
+    minutes={"smoke": 0.5, "small": 80, "paper": 80},
+    chunks=chunks,
+    compute=compute,
+    judge=judge,
+    draw=draw,
+    needs=lambda scale: frozenset() if scale == "smoke" else frozenset({MESSAGES}),
+)
