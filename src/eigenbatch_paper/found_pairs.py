@@ -1,4 +1,4 @@
-"""Pairs that most machines hold: functions and their docstrings, messages and their translations."""
+"""Pairs that most machines hold: functions with docstrings, messages with translations."""
 
 import ast
 import random
