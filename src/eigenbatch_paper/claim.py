@@ -15,7 +15,7 @@ Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 Row = dict[str, Any]  # plain JSON values
 DATA_SETS = ("imagenet100", "imagenet1k", "cifar10", "pets", "multi30k", "flickr8k", "minilm",
-             "stsb", "python")  # fmt: skip
+             "stsb", "python", "messages")  # fmt: skip
 """What claims may need on disk; at scale "small" Tiny-ImageNet-100 stands for imagenet100."""
 
 

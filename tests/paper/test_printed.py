@@ -9,7 +9,7 @@ import pytest
 from eigenbatch.runs import flat
 from eigenbatch.train import to_plain
 from eigenbatch.train.probes import linear_probe_sgd
-from eigenbatch_paper.claim import Place
+from eigenbatch_paper.claim import DATA_SETS, SCALES, Place
 from eigenbatch_paper.printed import PRINTED, SGD_PROBE, markdown
 from eigenbatch_paper.registry import NAMES, claim
 from eigenbatch_paper.training_chunks import data_sets, run_of
@@ -118,3 +118,8 @@ def test_every_run_of_the_small_scale_can_be_made(tmp_path):
                 run = run_of(chunk, place)
                 assert run.data.directory == tmp_path
                 assert run.batches.fill_cache
+
+
+def test_every_data_set_that_a_claim_needs_can_be_named():
+    needed = {name for one, scale in product(NAMES, SCALES) for name in claim(one).needs(scale)}
+    assert needed == set(DATA_SETS)
