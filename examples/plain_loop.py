@@ -1,6 +1,6 @@
 """Any training loop in plain PyTorch: three lines record it for the report.
 
-python examples/plain_loop.py runs/plain
+python examples/plain_loop.py runs/plain  # needs scikit-learn for its digits
 """
 
 import sys
@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from eigenbatch import EmbeddingCache, Greedy, Recorder, SpectralBatchSampler, SpectralMonitor
 
-TAU, STEPS_PER_EPOCH = 0.2, 14
+TAU = 0.2
 
 
 def nt_xent(z1: torch.Tensor, z2: torch.Tensor) -> torch.Tensor:

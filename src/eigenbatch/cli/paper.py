@@ -55,8 +55,8 @@ def reproduce(
     """Check the paper's claims: run, judge by a criterion fixed beforehand, draw.
 
     Interrupted, run the same command to resume. Claims that train need data, except at scale
-    smoke: at scale small Tiny-ImageNet-100 (imagenet100), CIFAR-10 (cifar10) or sentence pairs
-    (multi30k).
+    smoke: at scale small Tiny-ImageNet-100 (imagenet100), CIFAR-10 (cifar10) or texts (multi30k,
+    flickr8k, ...); what a claim lacks is named before anything is computed.
     """
     terminal: Terminal = context.obj
     with errors(terminal):

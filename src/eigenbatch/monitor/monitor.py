@@ -69,7 +69,7 @@ class SpectralMonitor:
         every: steps between two readings.
         method: which band `reading.gradient.band` is. "certified" also gives the paper's band by
             its sigma-hat proxy (for a queue: by sampled keys); "theorem" computes the exact sigma*
-            of each anchor and costs about half as much again.
+            of each anchor and costs 1.6 to 2 times as much.
         quiet: say nothing; findings are still in `reading.diagnoses`.
         strict: raise when a batch cannot be read. Otherwise NaN, infinity and zero rows give a
             reading with the critical finding "not finite"; any other failure is logged once and
