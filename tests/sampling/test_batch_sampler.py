@@ -11,6 +11,8 @@ from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.errors import StateError
 from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.selectors.constraints import OnePerGroup
+from eigenbatch.selectors.duplicates import NoNearDuplicates
 from eigenbatch.selectors.greedy import Greedy
 from eigenbatch.selectors.random import Random
 from returns import WRONG
@@ -404,3 +406,16 @@ def test_random_batches_and_updated_caches_are_not_warned_about(caplog):
                 cache.update(ids, torch.randn(10, 4))
     list(SpectralBatchSampler(EmbeddingCache(40, 4), 10, Random()))
     assert not caplog.records
+
+
+@pytest.mark.parametrize("wrap", [lambda rule: rule, lambda rule: NoNearDuplicates(rule, 0.9)])
+def test_groups_that_do_not_fit_the_data_are_refused_before_training(wrap):
+    cache = EmbeddingCache(20, 4)
+    with pytest.raises(ShapeError, match="groups has 19 entries, but the data set 20 samples"):
+        SpectralBatchSampler(cache, 5, wrap(OnePerGroup(Random(), torch.arange(19))))
+    few = torch.arange(20) % 4
+    with pytest.raises(ShapeError, match="batches of 5 need as many groups, there are 4"):
+        SpectralBatchSampler(cache, 5, wrap(OnePerGroup(Random(), few)), coverage="free")
+    filling = OnePerGroup(Random(), few, shortfall="fill")
+    for selector, coverage in [(filling, "free"), (OnePerGroup(Random(), few), "epoch")]:
+        assert len(SpectralBatchSampler(cache, 5, wrap(selector), coverage=coverage)) == 4

@@ -33,7 +33,7 @@ from eigenbatch.sampling.sampler_arguments import POOL_BATCHES, check_numbers, c
 from eigenbatch.sampling.selection import Request, Selection
 from eigenbatch.sampling.working import LIMIT
 from eigenbatch.selectors.offer import (
-    check_towers,
+    check_data,
     completes,
     draws_at_random,
     observe_training,
@@ -118,7 +118,8 @@ class SpectralBatchSampler(BatchSampler):
         self._epochs = ShuffledEpochs(cache.size, seed)
         super().__init__(self._epochs, batch_size, drop_last)
         check_numbers(cache.size, batch_size, pool_size, num_replicas, rank, unknown_share)
-        check_towers(selector, cache.towers)
+        kept_rows = batch_size if coverage == "free" else 0
+        check_data(selector, towers=cache.towers, size=cache.size, kept_rows=kept_rows)
         self.cache, self.selector = cache, selector
         self.unknown_share = None if unknown_share is None else float(unknown_share)
         self._seeds = seeds_of(selector)

@@ -77,6 +77,20 @@ class OnePerGroup(Rule):
         first[1:] = groups[ordered][1:] != groups[ordered][:-1]
         return order[ordered[first].sort().values]
 
+    def _check_samples(self, size: int, kept_rows: int) -> None:
+        """Raise if groups are not those of the data set, or too few for a batch."""
+        if len(self.groups) != size:
+            raise ShapeError(
+                f"groups has {len(self.groups)} entries, but the data set {size} samples: one for "
+                "each sample is needed"
+            )
+        count = len(torch.unique(self.groups))
+        if self.shortfall == "raise" and kept_rows > count:
+            raise ShapeError(
+                f"batches of {kept_rows} need as many groups, there are {count}: lower batch_size, "
+                'or pass shortfall="fill"'
+            )
+
     def _check(self, size: int | None) -> None:
         if size is not None and len(self.groups) != size:
             raise ShapeError(

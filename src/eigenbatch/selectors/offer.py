@@ -277,11 +277,20 @@ def parts_of(selector: object) -> Iterator[object]:
     yield selector
 
 
-def check_towers(selector: object, towers: int) -> None:
-    """Raise if a selector, or a part of it, cannot work with so many towers."""
+def check_data(selector: object, *, towers: int, size: int, kept_rows: int) -> None:
+    """Raise before the first batch if a selector, or a part of it, cannot work with this data.
+
+    Args:
+        selector: what chooses batches.
+        towers: embeddings of a sample in the cache.
+        size: samples of the data set.
+        kept_rows: in a batch that must keep the selector's rules; 0 if none must.
+    """
     for part in parts_of(selector):
         if hasattr(part, "_check_towers"):
             part._check_towers(towers)
+        if hasattr(part, "_check_samples"):
+            part._check_samples(size, kept_rows)
 
 
 def check_offer(offer: Offer, batch_size: int, generator: torch.Generator | None) -> None:
