@@ -10,6 +10,7 @@ from pathlib import Path
 from eigenbatch.errors import DataError
 
 CODE, MESSAGES = "python", "messages"
+LANGUAGES = {"es": "Spanish", "ru": "Russian"}
 TESTED = 1000
 SHORT, LONG = 20, 400
 """Characters of code and docstrings: shorter texts are skipped, longer ones cut."""

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from eigenbatch.errors import DataError
 from eigenbatch_paper.caption_runs import CAPTIONS, TEST_PICTURES, picture_captions
 from eigenbatch_paper.claim import Chunk, Place, Row, Scale
-from eigenbatch_paper.found_pairs import CODE, MESSAGES, Sides, code_pairs, message_pairs
+from eigenbatch_paper.found_pairs import (
+    CODE,
+    LANGUAGES,
+    MESSAGES,
+    Sides,
+    code_pairs,
+    message_pairs,
+)
 
 if TYPE_CHECKING:
     from eigenbatch.train import Run
@@ -171,8 +178,7 @@ def _messages(language: str, place: Place) -> Sides:
 OWN: Mapping[str, Callable[[Place], Sides]] = {
     "captions": _captions,
     "code": _code,
-    "messages-es": partial(_messages, "es"),
-    "messages-ru": partial(_messages, "ru"),
+    **{f"messages-{language}": partial(_messages, language) for language in LANGUAGES},
 }
 """Versions that have test pairs of their own."""
 

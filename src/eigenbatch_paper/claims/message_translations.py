@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from eigenbatch_paper import pair_facts as facts
 from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
-from eigenbatch_paper.found_pairs import MESSAGES
+from eigenbatch_paper.found_pairs import LANGUAGES, MESSAGES
 from eigenbatch_paper.pair_runs import EPOCHS, SEEDS, compute, pair_chunk
 from eigenbatch_paper.training_facts import grouped
 from eigenbatch_paper.verdict import Verdict
@@ -12,7 +12,6 @@ from eigenbatch_paper.verdict import Verdict
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LANGUAGES = {"messages-es": "Spanish", "messages-ru": "Russian"}
 POLICIES = ("random", "neighbours-4", "auto")
 TRAINED, TRAINED_SMOKE = 29000, 1280
 
@@ -22,11 +21,11 @@ def chunks(scale: Scale) -> list[Chunk]:
     pairs = TRAINED_SMOKE if scale == "smoke" else TRAINED
     return [
         pair_chunk(
-            scale, seed, data=data, selector=selector, batch_size=n, epochs=epochs,
-            evaluate_every=50, train_size=pairs,
+            scale, seed, data=f"messages-{language}", selector=selector, batch_size=n,
+            epochs=epochs, evaluate_every=50, train_size=pairs,
         )
         for seed in range(SEEDS[scale])
-        for data in LANGUAGES
+        for language in LANGUAGES
         for n, epochs in EPOCHS.items()
         for selector in POLICIES
     ]  # fmt: skip
@@ -46,7 +45,7 @@ def draw(rows: list[Row], figure: "Figure") -> None:
 
 def _settings(rows: list[Row]) -> dict[str, list[Row]]:
     return {
-        f"{LANGUAGES[data]}, n={n}": group
+        f"{LANGUAGES[data.removeprefix('messages-')]}, n={n}": group
         for data, some in grouped(rows, "data").items()
         for n, group in grouped(some, "batch_size").items()
     }
