@@ -267,3 +267,9 @@ def test_shares_that_do_not_exist_are_said_in_words():
     random = [row("random", seed, middle=0.5, final=0.8) for seed in range(2)]
     assert facts.reaching(slow, random) == "reach Random's final MRR in 1 of 2 seeds"
     assert facts.interval(facts.gain(slow[:1], random[:1]), "points") == "-10.0 points"
+
+
+def test_random_that_is_early_at_its_own_end_is_said():
+    """Its curve may pass its last value long before."""
+    random = [row("random", seed, middle=0.8, final=0.8) for seed in range(3)]
+    assert "Random itself first after 50 % of its steps" in facts.reaching(random, random)
