@@ -128,12 +128,11 @@ def draw(made: Sequence[Point], figure: "Figure") -> None:
             color=colour,
             label=LABELS[policy],
         )
-    easy, hard = inf, inf  # heights of the lowest labels so far
+    lowest = {True: inf, False: inf}  # heights of labels, of easy settings and of others
     for point in sorted(made, key=lambda point: -point.gain.mean):
         if point.policy == "neighbours-4":
-            last = easy if point.unsolved < EASY else hard
-            height = min(100 * point.gain.mean, last - APART)
-            easy, hard = (height, hard) if point.unsolved < EASY else (easy, height)
+            is_easy = point.unsolved < EASY
+            lowest[is_easy] = height = min(100 * point.gain.mean, lowest[is_easy] - APART)
             axes.annotate(
                 point.setting, (point.unsolved, height), (7, 0), textcoords="offset points",
                 fontsize=7, va="center",

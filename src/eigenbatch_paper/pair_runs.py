@@ -56,6 +56,20 @@ def pair_chunk(scale: Scale, seed: int, **changes: Any) -> Chunk:
     return Chunk("-".join(map(str, ["pairs", *words, "seed", seed])), settings)
 
 
+def unseen_chunks(scale: Scale, *versions: str) -> list[Chunk]:
+    """The runs of hard-batches on as many pairs that had no part in the making of Auto."""
+    return [
+        pair_chunk(
+            scale, seed, data=version, selector=selector, batch_size=n, epochs=epochs,
+            evaluate_every=50, train_size=1280 if scale == "smoke" else 29000,
+        )
+        for seed in range(SEEDS[scale])
+        for version in versions
+        for n, epochs in EPOCHS.items()
+        for selector in ("random", "neighbours-4", "auto")
+    ]  # fmt: skip
+
+
 def run_of(chunk: Chunk, place: Place) -> "Run":
     """The run that a chunk describes."""
     from eigenbatch.train import override, recipe

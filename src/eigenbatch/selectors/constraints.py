@@ -84,8 +84,9 @@ class OnePerGroup(Rule):
                 f"groups has {len(self.groups)} entries, but the data set {size} samples: one for "
                 "each sample is needed"
             )
-        count = len(torch.unique(self.groups))
-        if self.shortfall == "raise" and kept_rows > count:
+        if kept_rows == 0 or self.shortfall == "fill":
+            return
+        if kept_rows > (count := len(torch.unique(self.groups))):
             raise ShapeError(
                 f"batches of {kept_rows} need as many groups, there are {count}: lower batch_size, "
                 'or pass shortfall="fill"'

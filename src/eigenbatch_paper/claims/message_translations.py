@@ -5,30 +5,17 @@ from typing import TYPE_CHECKING
 from eigenbatch_paper import pair_facts as facts
 from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
 from eigenbatch_paper.found_pairs import LANGUAGES, MESSAGES
-from eigenbatch_paper.pair_runs import EPOCHS, SEEDS, compute, pair_chunk
+from eigenbatch_paper.pair_runs import compute, unseen_chunks
 from eigenbatch_paper.training_facts import grouped
 from eigenbatch_paper.verdict import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-POLICIES = ("random", "neighbours-4", "auto")
-TRAINED, TRAINED_SMOKE = 29000, 1280
-
 
 def chunks(scale: Scale) -> list[Chunk]:
-    """The runs of hard-batches, on as many pairs of another kind."""
-    pairs = TRAINED_SMOKE if scale == "smoke" else TRAINED
-    return [
-        pair_chunk(
-            scale, seed, data=f"messages-{language}", selector=selector, batch_size=n,
-            epochs=epochs, evaluate_every=50, train_size=pairs,
-        )
-        for seed in range(SEEDS[scale])
-        for language in LANGUAGES
-        for n, epochs in EPOCHS.items()
-        for selector in POLICIES
-    ]  # fmt: skip
+    """Three policies at two batch sizes, paired by seed."""
+    return unseen_chunks(scale, *(f"messages-{language}" for language in LANGUAGES))
 
 
 def judge(rows: list[Row]) -> Verdict:
