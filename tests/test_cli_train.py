@@ -64,6 +64,11 @@ def test_your_own_encoder_is_found_in_the_current_folder(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     manifest = json.loads((tmp_path / "runs" / "p1" / "seed-0" / "manifest.json").read_text())
     assert manifest["config"]["encoder"]["function"] == "my_tiny_encoder:tiny"
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "my_tiny_encoder")  # as in another command
+    longer = ("--resume", "--set", "budget.epochs=2", "--out", tmp_path / "runs" / "p1" / "seed-0")
+    result = run("train", *longer)
+    assert result.exit_code == 0, result.output
 
 
 def test_pictures_without_labels_cannot_be_compared_and_pairs_are_by_rank(tmp_path):

@@ -140,18 +140,18 @@ def show_comparison(result: "Comparison", console: Console, measure: str = "kNN"
 
 @contextmanager
 def live_runs(
-    console: Console, selectors: Sequence[str], seeds: int, measure: str = "kNN"
+    console: Console, selectors: Sequence[str], seeds: Sequence[int], measure: str = "kNN"
 ) -> Iterator[Callable[[str, int, float | None], None]]:
     """A table of selectors by seeds that fills while runs finish; call it with each accuracy.
 
     An accuracy of None marks the run that has begun. Without a terminal, one line a finished run.
     """
-    cells = {(name, seed): "" for name in selectors for seed in range(seeds)}
+    cells = {(name, seed): "" for name in selectors for seed in seeds}
 
     def table() -> Table:
-        grid = _plain_table(measure, *(f"seed {seed}" for seed in range(seeds)))
+        grid = _plain_table(measure, *(f"seed {seed}" for seed in seeds))
         for name in selectors:
-            grid.add_row(name, *(cells[name, seed] for seed in range(seeds)))
+            grid.add_row(name, *(cells[name, seed] for seed in seeds))
         return grid
 
     if not console.is_terminal:

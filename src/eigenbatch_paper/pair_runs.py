@@ -201,7 +201,7 @@ def _lines(paths: Iterable[Path]) -> list[str]:
     return [
         line
         for path in paths
-        for line in gzip.decompress(path.read_bytes()).decode("utf-8").splitlines()
+        for line in gzip.decompress(path.read_bytes()).decode().removesuffix("\n").split("\n")
     ]
 
 

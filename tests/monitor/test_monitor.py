@@ -181,6 +181,8 @@ def test_nan_infinity_and_zero_rows_are_a_critical_finding_at_every_reading(
         (finding,) = reading.diagnoses
         assert (finding.name, finding.severity) == ("not finite", "critical")
         assert "row 5 of z1" in finding.evidence
+        assert ("learning rate" in finding.advice) == (bad != 0)
+        assert ("Leave out padding" in finding.advice) == (bad == 0)
         assert reading.scalars() == {"spectral/readable": 0.0}
         stops.append(stop(reading))
     assert stops == [False, True, True]

@@ -170,6 +170,16 @@ def test_a_run_that_diverged_at_once_is_not_called_empty(tmp_path):
     assert "empty" not in text
 
 
+def test_a_run_with_nothing_but_evaluations_is_finished(tmp_path):
+    write_manifest(tmp_path / "run", {"seed": 0})
+    write_metrics(
+        tmp_path / "run", [{"step": 1, "knn": 0.5}, {"step": 2, "knn": 0.6, "finished": 1}]
+    )
+    text = Elements(build([tmp_path], tmp_path / "out.html").read_text()).text
+    assert "not finite" not in text
+    assert "finished" in text
+
+
 def test_a_verdict_says_at_what_scale_it_was_found(tmp_path):
     write_claim(tmp_path / "band", scale="smoke")
     assert "smoke scale" in Elements(build([tmp_path], tmp_path / "out.html").read_text()).text

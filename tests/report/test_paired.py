@@ -52,6 +52,14 @@ def test_only_finished_runs_with_a_seed_in_common_are_paired(tmp_path):
     assert not pairing.gain.enough
 
 
+def test_runs_that_are_judged_by_different_numbers_are_not_paired(tmp_path):
+    write(tmp_path, "random", 0, [0.5])
+    write(tmp_path, "p3", 0, [0.9])
+    metrics = tmp_path / "p3-0" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("knn", "mrr"))
+    assert pairs(tmp_path)[1] == []
+
+
 def test_time_saved_is_measured_to_nine_tenths_of_what_the_baseline_gains(tmp_path):
     for seed in range(3):
         write(tmp_path, "random", seed, [0.2, 0.6, 0.84, 1.0], pace=2.0)  # 0.92 after 5 s

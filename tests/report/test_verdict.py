@@ -48,6 +48,14 @@ def test_chance_shows_no_difference_and_two_seeds_tell_nothing(tmp_path):
     assert sentences(tmp_path / "two")[0].endswith("2 paired seeds are too few to tell.")
 
 
+def test_the_level_of_the_baseline_is_that_of_the_compared_seeds(tmp_path):
+    for seed in range(3):
+        write(tmp_path, "auto", seed, [0.4, 0.85])
+        write(tmp_path, "random", seed, [0.4, 0.80])
+    write(tmp_path, "random", 3, [0.1], finished=False)
+    assert "against random (k-NN accuracy 80.0 %;" in sentences(tmp_path)[0]
+
+
 def test_a_single_run_says_what_it_reached(tmp_path):
     write(tmp_path, "p3", 0, [0.4, 0.7], finished=False)
     assert sentences(tmp_path) == [

@@ -72,8 +72,12 @@ def test_a_summary_reads_time_and_areas_off_the_metrics(tmp_path):
     assert summary.selection_share == 0.05
     assert summary.mean_rank == 8.0
     assert summarise(written(tmp_path, metrics), target=0.9).seconds_to_target == math.inf
-    collapsed = [*metrics, dict(metrics[4], **{"spectral/sigma_hat": 0.995})]
-    assert summarise(written(tmp_path, collapsed), target=0.9).collapsed
+    for tower in ("", "first_tower/"):
+        collapsed = [*metrics, dict(metrics[4], **{f"spectral/{tower}sigma_hat": 0.995})]
+        found = summarise(written(tmp_path, collapsed), target=0.9)
+        assert (found.collapsed, found.peak_sigma) == (True, 0.995)
+    solved = [*metrics, dict(metrics[4], **{"spectral/alignment": 0.999})]
+    assert not summarise(written(tmp_path, solved), target=0.9).collapsed
 
 
 @pytest.mark.slow
@@ -181,6 +185,20 @@ def test_an_interrupted_run_of_your_own_starts_anew_and_keeps_its_lines(tmp_path
 def test_training_without_an_accuracy_says_what_to_log(tmp_path):
     with pytest.raises(RunError, match=r"recorder\.log"):
         compare(lambda s, seed, run: run.log(1, loss=1.0), ["a", "b"], 1, tmp_path)
+    compare(lambda s, seed, run: run.log(1, knn=0.5), ["a", "b"], 1, tmp_path)  # corrected
+
+
+def test_a_seed_counts_once(tmp_path):
+    with pytest.raises(ParameterError, match=r"once only, got \[0, 1, 0\]"):
+        compare(trained, ["a", "b"], [0, 1, 0], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "..", "/elsewhere", "a/b"])
+def test_a_name_of_a_selector_is_that_of_a_folder(tmp_path, name):
+    with pytest.raises(ParameterError, match="that of a folder of runs"):
+        compare(trained, {"random": 0.0, name: 0.1}, 1, tmp_path)
+    with pytest.raises(ParameterError, match="dict of selectors by name"):
+        compare(trained, {"random": 0.0, 64: 0.1}, 1, tmp_path)
 
 
 @pytest.mark.parametrize("target", [0.0, 1.0, -0.5, 7.0, math.nan, math.inf])

@@ -142,7 +142,31 @@ def test_steps_that_begin_anew_every_epoch_are_said_once(tmp_path, caplog):
     ]
 
 
-@pytest.mark.parametrize("name", ["step", "seconds", "cpu_seconds"])
+@pytest.mark.parametrize("epoch", [-1, "1", math.nan, math.inf, True, torch.ones(2)])
+def test_an_epoch_is_a_number(tmp_path, epoch):
+    with Recorder(tmp_path / "run") as run, pytest.raises(ParameterError, match="epoch must be"):
+        run.log(1, epoch=epoch, loss=1.0)
+
+
+def test_epochs_of_numpy_and_torch_are_epochs(tmp_path):
+    with Recorder(tmp_path / "run") as run:
+        for step, epoch in enumerate([0, np.int64(1), torch.tensor(2), 2.5]):
+            run.log(step, epoch=epoch, loss=1.0)
+    assert read_run(tmp_path / "run").series["loss"].epoch.tolist() == [0, 1, 2, 2.5]
+
+
+def test_percent_is_said_once(tmp_path, caplog):
+    with Recorder(tmp_path / "run") as run:
+        run.log(1, accuracy=0.9, loss=5.0)
+        run.log(2, accuracy=81.5)
+        run.log(3, accuracy=82.5)
+    assert [one.message for one in caplog.records] == [
+        f"{tmp_path / 'run'}: accuracy = 81.5 was logged. Log shares from 0 to 1, not percent: the "
+        "report shows them as percent"
+    ]
+
+
+@pytest.mark.parametrize("name", ["step", "seconds", "cpu_seconds", "finished", "diagnoses"])
 def test_the_place_of_a_line_is_not_overwritten(tmp_path, name):
     with Recorder(tmp_path / "run") as run, pytest.raises(ParameterError, match=name):
         run.log(8, {name: 99})
@@ -205,6 +229,8 @@ def test_wrong_values_are_named(tmp_path):
     run = Recorder(tmp_path / "run")
     with pytest.raises(ParameterError, match=r"loss must be one number, got shape \(3,\)"):
         run.log(1, loss=torch.ones(3))
+    with pytest.raises(ParameterError, match=r"note must be a number, got \{1\}"):
+        run.log(1, note={1})
     with pytest.raises(ArgumentTypeError, match="reading must be a Reading"):
         run.reading({"loss": 1})
     with pytest.raises(ArgumentTypeError, match="reason must be a text"):

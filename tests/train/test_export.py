@@ -15,7 +15,7 @@ from eigenbatch import load_encoder
 from eigenbatch.cli import app
 from eigenbatch.errors import ParameterError, RunError
 from eigenbatch.runs import read_run
-from eigenbatch.train.export import embed_pictures
+from eigenbatch.train.export import Embedded, embed_pictures
 from eigenbatch.train.recipes import recipe
 from eigenbatch.train.settings import override
 from small_runs import SMALL, StopAfter, lines, start
@@ -82,6 +82,14 @@ def test_a_folder_is_embedded_by_name_as_npy_and_safetensors(trained, tmp_path):
         own = load_encoder(run).state_dict()
         assert set(file.keys()) == set(own)
         assert torch.equal(file.get_tensor("layer1.0.conv1.weight"), own["layer1.0.conv1.weight"])
+
+
+def test_odd_file_names_keep_one_line_each(tmp_path):
+    odd = Embedded(
+        torch.zeros(2, 3), ["two\nlines.png", b"caf\xe9.png".decode(errors="surrogateescape")]
+    )
+    odd.save(tmp_path / "z.npy")
+    assert (tmp_path / "z.txt").read_bytes() == b"two\\nlines.png\ncaf\xe9.png\n"
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ import torch
 from torch import nn
 
 from eigenbatch.errors import DataError, ParameterError
-from eigenbatch.train.data.pairs import Vocabulary, aligned, retrieval_ranks, words
+from eigenbatch.train.data.pairs import Vocabulary, aligned, lines_of, retrieval_ranks, words
+from eigenbatch.train.data.sets.pairs import PairsConfig
 from eigenbatch.train.encoders.text import WordBag
 from eigenbatch.train.loop import Observer
 from eigenbatch.train.methods import CLIPConfig
 from eigenbatch.train.recipes import recipe
 from eigenbatch.train.settings import override
+from eigenbatch.train.views import ViewsConfig
 from small_runs import StopAfter, facts, lines, start
 
 pytestmark = pytest.mark.slow
@@ -85,13 +87,33 @@ def test_auto_takes_random_batches_where_pairs_are_learnt_by_heart(tmp_path, hel
 
 
 @pytest.mark.parametrize(("count", "error", "message"), [
-    (12, ParameterError, "12 pairs are held out, but a batch has 20"),
+    (12, ParameterError, "data.held_out=12 is less than a batch: set it to 20"),
     (180, DataError, "data.held_out=180 leaves none of 180 pairs"),
 ])  # fmt: skip
 def test_too_few_or_too_many_held_out_pairs_are_refused(tmp_path, count, error, message):
     run = paired(tmp_path, f"data.held_out={count}", "batches.selector=auto")
     with pytest.raises(error, match=message):
         start(run, tmp_path / "run")
+
+
+def test_settings_that_cannot_work_leave_the_folder_free(tmp_path):
+    bad = paired(tmp_path, "data.held_out=12", "batches.selector=auto")
+    with pytest.raises(ParameterError):
+        start(bad, tmp_path / "run")
+    assert not (tmp_path / "run" / "manifest.json").exists()
+    few = tmp_path / "few.txt"
+    few.write_text("a b\n" * 9)
+    with pytest.raises(DataError, match="at least 10 are needed"):
+        PairsConfig(first=few, second=few).open(ViewsConfig())
+
+
+def test_a_line_ends_with_a_line_feed_and_nothing_else(tmp_path):
+    """A separator within a sentence would shift every later pair by one."""
+    path = tmp_path / "lines.txt"
+    path.write_bytes("\ufeffone\r\ntwo\u2028still two\x0cand now\nthree\x85\n".encode())
+    assert lines_of(path) == ["one", "two\u2028still two\x0cand now", "three\x85"]
+    path.write_bytes(b"one\n\ntwo")
+    assert lines_of(path) == ["one", "", "two"]
 
 
 def test_evaluation_may_be_counted_in_steps(tmp_path):

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,11 +61,10 @@ Encoder = Annotated[
 
 
 def encoder_settings(encoder: str | None) -> list[str]:
-    """What --encoder sets; its module may be in the current folder."""
+    """What --encoder sets."""
     if encoder is None:
         return []
     if ":" in encoder:
-        sys.path.append(str(Path.cwd()))
         return ["encoder=function", f"encoder.function={encoder}"]
     return [f"encoder={encoder}"]
 

@@ -129,7 +129,8 @@ def compare(
         )
         from eigenbatch.train.comparing import compare_selectors
 
-        with resumable(terminal), live_runs(console, names, seeds, measure) as progress:
+        numbers = range(run.seed, run.seed + seeds)
+        with resumable(terminal), live_runs(console, names, numbers, measure) as progress:
             result = compare_selectors(
                 run, names, seeds, out, target=target, progress=progress, console=console
             )

@@ -12,6 +12,9 @@ from torch import Tensor
 from eigenbatch.checks import check_tensor, real
 from eigenbatch.errors import ParameterError, RowError, ShapeError
 
+ZERO_ROW = "is zero and has no direction"
+"""In the message about such a row."""
+
 
 def working_dtype(z: Tensor) -> torch.dtype:
     """float64 stays, everything narrower becomes float32."""
@@ -92,8 +95,8 @@ def unit_rows(z: Tensor, name: str = "z") -> Tensor:
     if (zero := largest.squeeze(1) == 0).any():
         row = int(zero.nonzero()[0])
         raise RowError(
-            f"row {row} of {name} is zero and has no direction ({int(zero.sum())} such rows in "
-            "all): is a ReLU or a padding row the last layer?"
+            f"row {row} of {name} {ZERO_ROW} ({int(zero.sum())} such rows in all): is a ReLU or a "
+            "padding row the last layer?"
         )
     z = z / largest
     return z / _lengths(z).to(z.dtype)

@@ -11,7 +11,7 @@ from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.online_probe import OnlineProbe
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.runs.directory import RunDirectory
-from eigenbatch.runs.recorder import PLACE, Recorder
+from eigenbatch.runs.recorder import OWN, Recorder
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
 
@@ -104,7 +104,7 @@ class RunRecord:
 
     def metrics(self, step: int, values: Mapping[str, Any]) -> None:
         """Write the user's own metrics."""
-        own = {name: value for name, value in values.items() if name not in PLACE}
+        own = {name: value for name, value in values.items() if name not in OWN}
         if self._run is not None and own:
             self._run.log(step, own)
 

@@ -153,7 +153,7 @@ class Finding:
 def _row(run: Run, name: str) -> Row:
     if run.settings is None and any("manifest" in problem for problem in run.problems):
         state = "damaged"
-    elif not run.curves:
+    elif not run.curves and not run.evaluations:
         state = "empty" if math.isnan(run.end[0]) else "not finite"
     else:
         state = "finished" if run.finished else "unfinished"

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import fmean
 from typing import Any
 
 from eigenbatch.report.groups import BASELINE, SELECTOR, Group
@@ -20,6 +21,7 @@ class Pairing:
     group: int
     baseline: int
     seeds: tuple[str, ...]
+    level: float  # mean accuracy of the baseline on these seeds
     gains: tuple[float, ...]  # accuracy, by seed
     gain: PairedDifference
     target: float
@@ -47,7 +49,11 @@ def _pairing(
     runs: Sequence[Run], groups: Sequence[Group], index: int, baseline: int
 ) -> Pairing | None:
     treated, reference = _by_seed(runs, groups[index]), _by_seed(runs, groups[baseline])
-    seeds = [seed for seed in reference if seed in treated]
+    seeds = [
+        seed
+        for seed, run in reference.items()
+        if seed in treated and treated[seed].measure == run.measure
+    ]
     if not seeds:
         return None
     after = [_accuracies(treated[seed])[-1] for seed in seeds]
@@ -58,6 +64,7 @@ def _pairing(
         group=index,
         baseline=baseline,
         seeds=tuple(seeds),
+        level=fmean(before),
         gains=tuple(a - b for a, b in zip(after, before, strict=True)),
         gain=paired_difference(after, before),
         target=target,

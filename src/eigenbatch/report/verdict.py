@@ -49,14 +49,14 @@ def worst(findings: Sequence[Episode]) -> Episode | None:
 
 def _compared(pairing: Pairing, runs: Sequence[Run], groups: Sequence[Group]) -> str:
     name, baseline = groups[pairing.group].name, groups[pairing.baseline]
-    level = _mean_final([runs[index] for index in baseline.runs])
     gain = pairing.gain
     text = (
         f"{name}: {100 * gain.mean:+.1f} points against {baseline.name} "
-        f"({measure_of(runs)} {_percent(level)}"
+        f"({measure_of(runs)} {_percent(pairing.level)}"
     )
     if not gain.enough:
-        return f"{text}); {gain.pairs} paired seed{'s' * (gain.pairs > 1)} are too few to tell."
+        few = "1 paired seed is" if gain.pairs == 1 else f"{gain.pairs} paired seeds are"
+        return f"{text}); {few} too few to tell."
     if not math.isfinite(gain.low):
         return f"{text}); some run has no accuracy."
     text += f"; 95 % interval {100 * gain.low:+.1f} to {100 * gain.high:+.1f})"

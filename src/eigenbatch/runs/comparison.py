@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from eigenbatch.errors import ArgumentTypeError, ParameterError, RunError
+from eigenbatch.missing import require
 from eigenbatch.runs.directory import RunDirectory
 from eigenbatch.runs.paired import PairedDifference, paired_difference
 from eigenbatch.runs.reader import RunRecord, read_run
@@ -120,10 +121,12 @@ def compare(
     named = _named(selectors)
     numbers = _seeds(seeds)
     check_comparison(list(named), len(numbers), target)
+    require("scipy")  # before hours of training
     for seed in numbers:
         for name, selector in named.items():
             folder = run_folder(path, name, seed)
-            if not read_if_finished(folder):
+            known = read_if_finished(folder)
+            if known is None or known.accuracy is None:
                 progress(name, seed, None)
                 set_aside(folder)
                 with (
@@ -268,18 +271,23 @@ def _seeds(seeds: object) -> list[int]:
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         return list(range(seeds))
     if isinstance(seeds, Sequence) and all(type(one) is int for one in seeds):
+        if len(set(seeds)) < len(seeds):
+            raise ParameterError(f"a seed may be given once only, got {list(seeds)}")
         return list(seeds)
     raise ArgumentTypeError(f"seeds must be a whole number or a list of them, got {seeds!r}")
 
 
 def _named(selectors: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    if isinstance(selectors, Mapping):
-        return dict(selectors)
-    texts = isinstance(selectors, Sequence) and not isinstance(selectors, str)
+    texts = isinstance(selectors, Mapping | Sequence) and not isinstance(selectors, str)
     if not texts or not all(isinstance(name, str) for name in selectors):
         raise ParameterError(
             f"selectors must be a list of names or a dict of selectors by name, got {selectors!r}"
         )
+    for name in selectors:
+        if name in ("", "..") or Path(name).name != name:
+            raise ParameterError(f"a selector's name is that of a folder of runs, got {name!r}")
+    if isinstance(selectors, Mapping):
+        return dict(selectors)
     if len(set(selectors)) != len(selectors):
         raise ParameterError(f"selectors must be different, got {list(selectors)}")
     return {name: name for name in selectors}

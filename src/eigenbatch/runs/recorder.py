@@ -30,8 +30,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eigenbatch")
 
 Line = dict[str, Any]
-PLACE = {"step", "seconds", "cpu_seconds"}
+OWN = {"step", "seconds", "cpu_seconds"} | {
+    "finished", "record", "stopped", "eigenvalues", "diagnoses"
+}  # fmt: skip
 """Names in a line that are not the caller's."""
+
+SHARES = ("knn", "mrr", "accuracy")
+"""What a run is judged by: numbers from 0 to 1."""
 
 
 class Recorder:
@@ -84,10 +89,10 @@ class Recorder:
     def _open(self) -> None:
         self._file = RecordFile(self.directory.metrics)
         self._wall = self._cpu = 0.0  # clock readings at which the run would have begun
-        self._epoch: int | None
+        self._epoch: float | None
         self._step, self._epoch, self._logged = 0, None, False
         self._end: Literal["", "stopped", "finished"] = ""
-        self._back = False  # whether steps went back
+        self._back = self._percent = False  # whether steps went back, and shares above 1 came
         self._start_clocks(last_line(self.directory.metrics))
 
     @property
@@ -102,7 +107,7 @@ class Recorder:
         values: Mapping[str, Any] | None = None,
         /,
         *,
-        epoch: int | None = None,
+        epoch: float | None = None,
         **more: Any,
     ) -> None:
         """Append one line.
@@ -111,14 +116,14 @@ class Recorder:
             step: updates made so far, over all epochs: not smaller than the one before.
             values: numbers by name, for names that are no Python words ("val/recall").
             epoch: finished epochs, if the loop has any.
-            **more: numbers by name. `loss` and `knn` (or `mrr`, `accuracy`) have charts of their
-                own in the report.
+            **more: numbers by name. `loss` and `knn` (or `mrr`, `accuracy`, all from 0 to 1) have
+                charts of their own in the report.
         """
         number = _step(step)
         named = {**(values or {}), **more}
-        if taken := PLACE & set(named):
+        if taken := OWN & set(named):
             raise ParameterError(
-                f"every line has a {min(taken)} of its own: log it as another name"
+                f"the record has a {min(taken)} of its own: log it as another name"
             )
         if number < self._step and not self._back:
             self._back = True
@@ -126,9 +131,11 @@ class Recorder:
                 "%s: step %d was logged after step %d. Count steps over all epochs, or curves and "
                 "final values are wrong", self.directory.path, number, self._step,
             )  # fmt: skip
-        self._step, self._epoch = number, epoch if epoch is not None else self._epoch
-        self._logged = True
-        self._write(named)
+        finished_epochs = self._epoch if epoch is None else _epoch(epoch)
+        line = plain_values(named)
+        self._warn_of_percent(line)
+        self._step, self._epoch, self._logged = number, finished_epochs, True
+        self._write(line)
 
     def reading(self, reading: "Reading | None") -> None:
         """Append a reading of the monitor: scalars, leading eigenvalues, findings in full.
@@ -208,6 +215,15 @@ class Recorder:
         }
         return place | clocks | plain_values(values)
 
+    def _warn_of_percent(self, line: Line) -> None:
+        above = [name for name in SHARES if _number(line.get(name)) > 1]
+        if above and not self._percent:
+            self._percent = True
+            logger.warning(
+                "%s: %s = %g was logged. Log shares from 0 to 1, not percent: the report shows "
+                "them as percent", self.directory.path, above[0], line[above[0]],
+            )  # fmt: skip
+
     def _tell(self, line: Line) -> None:
         if self.also is not None:
             self.also(line)
@@ -239,6 +255,8 @@ def plain_values(values: Mapping[str, Any]) -> Line:
             if name == "loss":
                 line[name] = None
             continue
+        if not isinstance(value, int | float | str | list | dict | None):
+            raise ParameterError(f"{name} must be a number, got {value!r:.60}")
         line[name] = value
     return line
 
@@ -267,6 +285,13 @@ def _step(value: SupportsIndex) -> int:
     if number < 0:
         raise ParameterError(f"step must be a whole number from 0 on, got {value!r}")
     return number
+
+
+def _epoch(value: Any) -> float:
+    number = value.item() if hasattr(value, "item") and math.prod(value.shape) == 1 else value
+    if type(number) not in (int, float) or not 0 <= number < math.inf:
+        raise ParameterError(f"epoch must be a number from 0 on, got {value!r}")
+    return number  # type: ignore[no-any-return]
 
 
 def _number(value: Any) -> float:

@@ -10,14 +10,14 @@ evaluation does not count |
 evaluations; inf if it never does, NaN if it begins there |
 | AULC | mean training loss of each epoch, summed over epochs |
 | AUAC | mean accuracy over the evaluated epochs after the first step, up to an epoch limit |
-| peak sigma | largest sigma-hat of any reading, the first one included |
-| collapsed | some reading had sigma-hat > 0.99 or alignment > 0.98 |
+| peak sigma | largest sigma-hat of any reading and tower, the first reading included |
+| collapsed | peak sigma > 0.99 |
 | selection share | time spent choosing batches over `seconds` |
 | mean rank | mean R_eff of the batches as cached |
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +27,8 @@ from eigenbatch.runs.metrics import Floats, Series
 from eigenbatch.runs.reader import RunRecord
 
 TARGET_SHARE = 0.9
+SIGMA = ("spectral/sigma_hat", "spectral/first_tower/sigma_hat")
 COLLAPSE_SIGMA = 0.99
-COLLAPSE_ALIGNMENT = 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,8 @@ class Summary:
         epochs_to_target: the same in epochs.
         loss_area: AULC, the mean training loss of each epoch, summed over epochs.
         accuracy_area: AUAC, the mean accuracy of the evaluations after the first step.
-        peak_sigma: largest sigma-hat of any reading.
-        collapsed: some reading had sigma-hat > 0.99 or alignment > 0.98.
+        peak_sigma: largest sigma-hat of any reading, of both towers if there are two.
+        collapsed: peak_sigma > 0.99.
         selection_share: time spent choosing batches over `seconds`.
         mean_rank: mean R_eff of the batches as cached.
 
@@ -100,6 +100,7 @@ def summarise(
     seconds = run.metrics.end[2]
     selection = series.get("sampler/seconds")
     ranks = series.get("sampler/participation_ratio")
+    peak_sigma = _peak_sigma(series)
     return Summary(
         first_accuracy=float(curve.value[0]) if curve.step[0] == 0 else math.nan,
         final_accuracy=float(curve.value[-1]),
@@ -108,9 +109,8 @@ def summarise(
         epochs_to_target=first_crossing(curve.epoch, curve.value, target),
         loss_area=_loss_area(series.get("loss")),
         accuracy_area=_accuracy_area(curve, area_epochs),
-        peak_sigma=_largest(series.get("spectral/sigma_hat")),
-        collapsed=_largest(series.get("spectral/sigma_hat")) > COLLAPSE_SIGMA
-        or _largest(series.get("spectral/alignment")) > COLLAPSE_ALIGNMENT,
+        peak_sigma=peak_sigma,
+        collapsed=peak_sigma > COLLAPSE_SIGMA,
         selection_share=float(selection.value.sum()) / seconds if selection and seconds else 0.0,
         mean_rank=float(ranks.value.mean()) if ranks else math.nan,
     )
@@ -179,5 +179,7 @@ def _accuracy_area(curve: Series, epochs: float | None) -> float:
     return float(curve.value[counted].mean()) if counted.any() else math.nan
 
 
-def _largest(series: Series | None) -> float:
-    return float(series.value.max()) if series is not None else math.nan
+def _peak_sigma(series: Mapping[str, Series]) -> float:
+    return max(
+        (float(series[name].value.max()) for name in SIGMA if name in series), default=math.nan
+    )

@@ -70,9 +70,10 @@ class Embedded:
         """Write .npy (with the names in a .txt beside it), or .safetensors that holds both."""
         if path.suffix == ".npy":
             beside = path.with_suffix(".txt")
+            names = "".join(name.replace("\n", "\\n") + "\n" for name in self.names)
+            write_atomically(beside, names.encode(errors="surrogateescape"))
             with path.open("wb") as file:
                 np.save(file, self.rows.numpy())
-            write_atomically(beside, "".join(f"{name}\n" for name in self.names).encode())
             return [path, beside]
         check_output(path)
         from safetensors.torch import save_file

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from eigenbatch.errors import ParameterError
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.runs.recorder import Recorder
 from eigenbatch.sampling.cache import EmbeddingCache
@@ -98,15 +97,6 @@ class TellHeldOut(Observer):
     ) -> None:
         self.auto, self.pairs = auto, pairs
         self.batch_size, self.every = batch_size, every
-
-    def on_start(self, training: Training) -> None:
-        """Say at once if there are too few."""
-        pairs = self.pairs()
-        if pairs is not None and len(pairs[0]) < self.batch_size:
-            raise ParameterError(
-                f"{len(pairs[0])} pairs are held out, but a batch has {self.batch_size}: set "
-                f"data.held_out={self.batch_size} or more"
-            )
 
     def on_step(self, training: Training, step: Step) -> None:
         """Every process embeds the same pairs, so that all select the same batches."""

@@ -9,6 +9,7 @@ from eigenbatch.train.batches import BatchesConfig
 from eigenbatch.train.budget import BudgetConfig
 from eigenbatch.train.data import DataConfig
 from eigenbatch.train.data.sets.digits import DigitsConfig
+from eigenbatch.train.data.sets.pairs import PairsConfig
 from eigenbatch.train.encoders import ConvNetConfig, EncoderConfig
 from eigenbatch.train.evaluation import EvaluationConfig
 from eigenbatch.train.methods import MethodConfig, SimCLRConfig
@@ -65,6 +66,12 @@ class Run(Config):
             raise ParameterError(
                 f"method {self.method.kind} does not train on data {self.data.kind}: "
                 f"choose data from {', '.join(fitting)}"
+            )
+        held_out = self.data.held_out if isinstance(self.data, PairsConfig) else 0
+        if 0 < held_out < self.batches.batch_size:
+            raise ParameterError(
+                f"data.held_out={held_out} is less than a batch: set it to "
+                f"{self.batches.batch_size} or more, or to 0"
             )
         if self.encoder.words != self.data.pairs:
             fitting = [

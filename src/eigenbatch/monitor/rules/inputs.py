@@ -4,6 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from eigenbatch.core.axes import random_dominance
+from eigenbatch.core.precision import ZERO_ROW
 from eigenbatch.monitor import thresholds as limit
 from eigenbatch.monitor.rule import SYMPTOMS, Answer, ReadingRule
 
@@ -16,13 +17,16 @@ def not_finite(reading: "Reading") -> Answer | None:
     """The batch cannot be read: NaN, infinity, rows of zeros, or an impossible temperature."""
     if reading.failure is None:
         return None
-    return Answer(
-        severity="critical",
-        evidence=reading.failure,
-        advice="Stop the run: every later step is lost. Restart from the last good checkpoint with "
-        "a lower learning rate, gradient clipping and the loss in float32; "
-        "torch.autograd.set_detect_anomaly(True) names the operation.",
+    advice = (
+        "A batch with rows of zeros cannot be read. Leave out padding, and end the encoder with "
+        "no ReLU. Of a queue pass the filled slots only (queue[:filled]), or begin with random "
+        "unit rows in it, as MoCo does."
+        if ZERO_ROW in reading.failure
+        else "Stop the run: every later step is lost. Restart from the last good checkpoint with a "
+        "lower learning rate, gradient clipping and the loss in float32; "
+        "torch.autograd.set_detect_anomaly(True) names the operation."
     )
+    return Answer(severity="critical", evidence=reading.failure, advice=advice)
 
 
 @partial(ReadingRule, "loss mismatch", place=30, explains=(SYMPTOMS, "non-unit input"))

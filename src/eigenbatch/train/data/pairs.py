@@ -22,6 +22,9 @@ UNKNOWN = 1
 LONGEST = 48
 """Words of a sentence that are kept."""
 
+TEST_EACH = 10
+"""One pair in so many is kept for the test, if there are no test files."""
+
 WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -78,10 +81,15 @@ class PairSource(Source):
         if config.test_first is not None and config.test_second is not None:
             test = aligned(config.test_first, config.test_second)
         else:
-            test = (first[9::10], second[9::10])
-            first, second = (
-                [s for i, s in enumerate(side) if i % 10 != 9] for side in (first, second)
-            )
+            if len(first) < TEST_EACH:
+                raise DataError(
+                    f"{config.first} has {len(first)} pairs: at least {TEST_EACH} are needed to "
+                    "keep some for the test, or give data.test_first and data.test_second"
+                )
+            kept_back = slice(TEST_EACH - 1, None, TEST_EACH)
+            test = (first[kept_back], second[kept_back])
+            for side in (first, second):
+                del side[kept_back]
         first, second = first[: config.train_size], second[: config.train_size]
         kept = len(first) - config.held_out
         if kept < 1:
@@ -162,11 +170,16 @@ def aligned(first: Path, second: Path) -> tuple[list[str], list[str]]:
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a text file, .gz or plain, as UTF-8."""
+    """The lines of a text file, .gz or plain, as UTF-8, with or without a byte order mark.
+
+    They end with a line feed only: `str.splitlines` would also split at separators that stand
+    within sentences, such as U+2028, and pair every later line with a wrong one.
+    """
     if not path.is_file():
         raise DataError(f"{path} is no text file: check the path")
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        return content.decode("utf-8").splitlines()
+        text = content.decode("utf-8-sig")
     except (OSError, EOFError, ValueError) as reason:
         raise DataError(f"{path} cannot be read as UTF-8 text: {reason}") from None
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]

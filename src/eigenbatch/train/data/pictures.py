@@ -95,8 +95,8 @@ class Pictures(Dataset[Any]):
         if self.root.is_file() and zipfile.is_zipfile(self.root):
             return pictures_in_zip(self._open_zip())
         raise DataError(
-            f"{self.root} is neither a folder nor a zip file: point --data-dir to pictures in "
-            "ImageFolder layout, train/CLASS/PICTURE"
+            f"{self.root} is neither a folder nor a zip file of pictures: check the path; classes "
+            "are folders, train/CLASS/PICTURE"
         )
 
     def _read(self, name: str) -> bytes:

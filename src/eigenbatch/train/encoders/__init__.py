@@ -3,8 +3,10 @@
 The settings load no torch; the modules are in `nets.py` and `text.py`.
 """
 
+import sys
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from eigenbatch.errors import ParameterError
@@ -128,8 +130,13 @@ class FunctionConfig(EncoderConfig, name="function"):
             )
 
     def build(self, inputs: Inputs) -> "nn.Module":
-        """Call the function; the length of the output is measured with one blank image."""
+        """Call the function; the length of the output is measured with one blank image.
+
+        Its module may be in the current folder, which the path of a command does not have.
+        """
         module, _, name = self.function.partition(":")
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)
         try:
             make: Any = getattr(import_module(module), name)
         except (ImportError, AttributeError, ValueError) as reason:
