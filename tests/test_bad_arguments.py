@@ -261,7 +261,6 @@ def stateful():
                                             "every": 1}),
         "NeighbourIndex.neighbours": (index.neighbours, {"ids": IDS[:4], "count": 2}),
         "NeighbourIndex.recall": (index.recall, {"queries": 4, "count": 2, "generator": None}),
-        "NeighbourIndex.refresh": (index.refresh, {"epoch": 0}),
         "SpectralBatchSampler": (SpectralBatchSampler, {
             "cache": made, "batch_size": 4, "selector": Random(), "pool_size": 8,
             "coverage": "epoch", "seed": 0, "drop_last": True, "num_replicas": 1, "rank": 0,

@@ -123,6 +123,61 @@ def test_auto_is_shown_the_pairs_that_are_evaluated(tmp_path):
         assert (auto.level == 0) == (evaluated is not everything)
 
 
+def test_of_several_evaluated_sets_the_hardest_counts(tmp_path):
+    texts = [f"w{i}" for i in range(SIZE)]
+    mismatched = Dataset.from_dict({"anchor": texts, "positive": texts[1:] + texts[:1]})
+    sets = {"easy": pairs(), "hard": mismatched}
+    for names in (("easy", "hard"), ("hard", "easy")):
+        trained, auto = model(), Auto(0.05)
+        trainer(
+            tmp_path / names[0], trained, HardBatches(trained, auto), Noting(trained),
+            evaluate={name: sets[name] for name in names}, eval_strategy="epoch",
+        ).train()  # fmt: skip
+        assert auto.unseen_miss > 0.5
+
+
+def test_samples_are_encoded_as_training_reads_them(tmp_path):
+    """With the prompts of the training, and without a default prompt of the model."""
+    trained = model()
+    trained.prompts, trained.default_prompt_name = {"q": "w1 w2 "}, "q"
+    hard = HardBatches(trained, Neighbours(1), encode_first=True)
+    training = trainer(
+        tmp_path, trained, hard, Noting(trained), prompts={"anchor": "w40 "}, num_train_epochs=1,
+    )  # fmt: skip
+    begin, encoded = hard.on_train_begin, []
+
+    def noting(*arguments, **named):
+        begin(*arguments, **named)
+        encoded.extend(hard.cache.get(torch.arange(SIZE), tower) for tower in range(2))
+
+    hard.on_train_begin = noting
+    training.train()
+    for tower in range(2):
+        stored = hard.cache.get(torch.arange(SIZE), tower)
+        torch.testing.assert_close(stored, encoded[tower], atol=5e-3, rtol=0)
+    assert not torch.equal(encoded[0], encoded[1])  # anchors have a prompt, positives none
+
+
+@pytest.mark.parametrize("encode_first", [False, True])
+def test_an_empty_text_is_said_once_and_training_goes_on(tmp_path, caplog, encode_first):
+    texts = [f"w{i}" for i in range(SIZE)]
+    data = Dataset.from_dict({"anchor": [*texts[:5], "", *texts[6:]], "positive": texts})
+    trained = model()
+    hard = HardBatches(trained, Neighbours(1), encode_first=encode_first)
+    trainer(tmp_path, trained, hard, Noting(trained), data=data).train()
+    assert (~hard.cache.filled).nonzero().flatten().tolist() == [5]
+    assert caplog.text.count("embeddings of samples [5] are zero or not finite") == 1
+
+
+def test_a_model_that_shortens_what_it_encodes_fills_the_cache(tmp_path):
+    trained = model()
+    trained.truncate_dim = 8
+    hard = HardBatches(trained, Neighbours(1))
+    trainer(tmp_path, trained, hard, Noting(trained), num_train_epochs=1).train()
+    assert hard.cache.dim == 8
+    assert hard.cache.filled.all()
+
+
 EVALUATED = {
     "larger": {"data": pairs(SIZE // 2), "evaluate": {"one": pairs()}},
     "not-whole-batches": {"evaluate": {"one": pairs(BATCH + 3)}, "dataloader_drop_last": False},

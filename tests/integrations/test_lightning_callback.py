@@ -235,7 +235,9 @@ class Indexed(SimCLR):
         return super().training_step([rows], batch_idx) | {"ids": ids}
 
 
-def selected(directory: Path, *, save_at: int = 10**9, resume: Path | None = None):
+def selected(
+    directory: Path, *, save_at: int = 10**9, resume: Path | None = None, workers: int = 0
+):
     rows = torch.randn(PAIRS * STEPS, 8, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     cache = EmbeddingCache(len(rows), 6)
@@ -250,22 +252,53 @@ def selected(directory: Path, *, save_at: int = 10**9, resume: Path | None = Non
         enable_progress_bar=False, enable_model_summary=False,
         default_root_dir=directory, use_distributed_sampler=False,
     )  # fmt: skip
-    loader = DataLoader(IndexedDataset(TensorDataset(rows)), batch_sampler=sampler)
+    data = IndexedDataset(TensorDataset(rows))
+    loader = DataLoader(data, batch_sampler=sampler, num_workers=workers)
     trainer.fit(module, loader, ckpt_path=resume, weights_only=False)
     return module, callback, cache
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before")
-@pytest.mark.parametrize("stop", [STEPS, STEPS + 5])
-def test_a_resumed_run_continues_with_the_same_batches_and_cache(tmp_path: Path, stop) -> None:
-    whole, _, cache = selected(tmp_path / "whole", save_at=stop)
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize(("stop", "workers"), [(STEPS, 0), (STEPS, 1), (STEPS + 5, 0)])
+def test_a_resumed_run_continues_with_the_same_batches_and_cache(
+    tmp_path: Path, stop: int, workers: int
+) -> None:
+    """Workers draw before Lightning sets the epoch."""
+    whole, _, cache = selected(tmp_path / "whole", save_at=stop, workers=workers)
     assert cache.filled.all()
     saved = tmp_path / "whole" / f"at-step={stop}.ckpt"
-    second, callback, restored = selected(tmp_path / "resumed", save_at=stop, resume=saved)
+    second, callback, restored = selected(
+        tmp_path / "resumed", save_at=stop, resume=saved, workers=workers
+    )
     assert second.seen == whole.seen[stop:]
     assert torch.equal(restored.get(torch.arange(5)), cache.get(torch.arange(5)))
     assert callback.monitor.state_dict()["step"] == 3 * STEPS
+
+
+def test_a_step_with_nan_is_a_finding_also_with_a_cache(tmp_path: Path) -> None:
+    class Broken(Indexed):
+        def training_step(self, batch, batch_idx):
+            outputs = super().training_step(batch, batch_idx)
+            return outputs | {"z1": outputs["z1"] * torch.nan} if batch_idx == 5 else outputs
+
+    rows = torch.randn(PAIRS * STEPS, 8, generator=torch.Generator().manual_seed(0))
+    cache = EmbeddingCache(len(rows), 6)
+    sampler = SpectralBatchSampler(cache, PAIRS, Greedy())
+    readings = []
+    callback = SpectralCallback(
+        SpectralMonitor(TAU, every=1, quiet=True), sampler=sampler, sinks=[readings.append]
+    )
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", callbacks=[callback], logger=False,
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        default_root_dir=tmp_path, use_distributed_sampler=False,
+    )  # fmt: skip
+    trainer.fit(Broken(), DataLoader(IndexedDataset(TensorDataset(rows)), batch_sampler=sampler))
+    named = [[one.name for one in reading.diagnoses] for reading in readings]
+    assert [names == ["not finite"] for names in named] == [step == 5 for step in range(STEPS)]
+    assert (~cache.filled).sum() == PAIRS
 
 
 def test_an_online_probe_is_logged_recorded_and_saved(tmp_path: Path) -> None:

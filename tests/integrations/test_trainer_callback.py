@@ -265,3 +265,28 @@ def test_a_checkpoint_holds_cache_and_sampler(tmp_path: Path) -> None:
     resumed.on_train_begin(TrainingArguments(str(tmp_path)), state, None, model=tiny_model())
     assert torch.equal(restored.get(ids[0]), cache.get(ids[0]))
     assert list(again) == rest
+
+
+def test_after_the_end_of_an_epoch_a_resumed_run_counts_from_zero(tmp_path: Path) -> None:
+    def resumable():
+        sampler = SpectralBatchSampler(EmbeddingCache(len(WORDS), 16), PAIRS, Greedy())
+        monitor = SpectralMonitor(1 / SCALE, quiet=True)
+        return sampler, SpectralTrainerCallback(monitor, sampler=sampler)
+
+    sampler, callback = resumable()
+    args, ended = TrainingArguments(str(tmp_path)), TrainerState(global_step=len(sampler))
+    (tmp_path / f"checkpoint-{len(sampler)}").mkdir()
+    for _ in sampler:
+        callback.on_step_end(args, TrainerState(), None)
+    callback.on_save(args, ended, None)
+    sampler, callback = resumable()
+    callback.on_train_begin(args, ended, None, model=tiny_model())
+    sampler.set_epoch(1)
+    callback.on_epoch_begin(args, ended, None)
+    next(iter(sampler))
+    callback.on_step_end(args, ended, None)
+    callback.on_save(args, ended, None)  # one batch of the next epoch
+    saved = torch.load(
+        tmp_path / f"checkpoint-{len(sampler)}" / "spectral_monitor.pt", weights_only=True
+    )
+    assert (saved["consumed"], saved["sampler"]["epoch"]) == (1, 1)

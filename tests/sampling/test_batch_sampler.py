@@ -8,9 +8,11 @@ from sampling_toys import LeastSimilar, Newest, Recording, filled_cache, random_
 
 from eigenbatch.core.spectrum import participation_ratio
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
+from eigenbatch.sampling import epoch_pass
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.errors import StateError
 from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.sampling.selection import Selection
 from eigenbatch.selectors.constraints import OnePerGroup
 from eigenbatch.selectors.duplicates import NoNearDuplicates
 from eigenbatch.selectors.greedy import Greedy
@@ -246,6 +248,18 @@ class TestStatistics:
         assert sampler.statistics(3) == {}  # asked for a later one since
         assert sampler.statistics(10) == {}
 
+    def test_the_embeddings_that_statistics_need_are_few(self, monkeypatch):
+        monkeypatch.setattr(epoch_pass, "NUMBERS", 3 * 2 * 6 * 8)  # of three batches
+        cache = EmbeddingCache(60, 8, towers=2)
+        cache.update(torch.arange(60), random_rows(60), random_rows(60, seed=1))
+        sampler = SpectralBatchSampler(cache, 6, Random(), coverage="free")
+        expected = []
+        for _ in sampler:
+            expected.append(sampler.last.scalars())
+            held = [one for one in sampler._pass._statistics.values() if isinstance(one, Selection)]
+            assert sum(one.rows.untyped_storage().nbytes() for one in held) <= 3 * 6 * 8 * 4
+        assert [sampler.statistics(batch) for batch in range(10)] == expected
+
     def test_batches_repeated_after_a_resume_have_the_statistics_of_their_selection(self):
         sampler = SpectralBatchSampler(filled_cache(60), 6, LeastSimilar(), coverage="free")
         drawn = iter(sampler)
@@ -419,3 +433,20 @@ def test_groups_that_do_not_fit_the_data_are_refused_before_training(wrap):
     filling = OnePerGroup(Random(), few, shortfall="fill")
     for selector, coverage in [(filling, "free"), (OnePerGroup(Random(), few), "epoch")]:
         assert len(SpectralBatchSampler(cache, 5, wrap(selector), coverage=coverage)) == 4
+
+
+@pytest.mark.parametrize("coverage", COVERAGES)
+def test_a_literal_search_gives_short_batches_unless_every_sample_must_be_used(coverage):
+    literal = Greedy(window=(2.0, 3.0), literal=True)
+    sampler = SpectralBatchSampler(filled_cache(80), 20, literal, coverage=coverage)
+    sizes = [len(set(batch)) for batch in sampler]
+    assert all(size < 20 for size in sizes) if coverage == "free" else sizes == [20] * 4
+
+
+def test_what_was_made_in_inference_mode_is_used_outside():
+    with torch.inference_mode():
+        cache = filled_cache(40)
+        sampler = SpectralBatchSampler(cache, 10, Greedy(), coverage="free")
+        next(iter(sampler))
+    cache.update(torch.arange(10), random_rows(10, seed=1))
+    assert len(next(iter(sampler))) == 10

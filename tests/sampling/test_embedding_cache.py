@@ -156,3 +156,5 @@ def test_no_ids_are_no_mistake():
     cache = EmbeddingCache(4, 3)
     assert cache.get([]).shape == (0, 3)
     assert cache.age([]).tolist() == []
+    cache.update([], torch.empty(0, 3))
+    assert not cache.filled.any()

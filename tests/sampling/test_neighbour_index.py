@@ -119,6 +119,26 @@ def test_it_is_rebuilt_every_so_many_epochs_and_waits_for_rows():
     assert len(builds) == 2
 
 
+def test_without_set_epoch_every_pass_counts():
+    cache = filled(known=100)
+    index = NeighbourIndex(cache, lists=4)
+    sampler = SpectralBatchSampler(cache, 50, Neighbours(), coverage="free", index=index)
+    next(iter(sampler))
+    cache.update(torch.arange(SIZE), clustered())
+    next(iter(sampler))
+    assert index.neighbours(torch.arange(20), 50).max() >= 100
+
+
+def test_quantised_rows_wait_until_there_are_enough():
+    cache = filled(known=100)
+    index = NeighbourIndex(cache, bytes=8)
+    sampler = SpectralBatchSampler(cache, 50, Neighbours(), coverage="free", index=index)
+    assert len(next(iter(sampler))) == 50
+    assert not index.ready
+    with pytest.raises(ParameterError, match="at least 256 known rows, the cache has 100"):
+        index.build()
+
+
 def test_rows_that_are_not_known_are_never_proposed():
     cache = filled(known=1000)
     index = NeighbourIndex(cache, lists=10, probes=10)

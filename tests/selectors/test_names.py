@@ -1,5 +1,7 @@
 """Every policy of the paper has a name that the command line takes."""
 
+import math
+
 import pytest
 import torch
 
@@ -72,6 +74,14 @@ def test_p2_is_used_while_the_loss_stands_still():
         plateau.observe(loss)
         selector(POOL, 4)
     assert used == ["p3"] * 10 + ["p2", "p3"]
+
+
+def test_a_loss_that_is_not_finite_says_nothing_about_a_plateau():
+    plateau = LossPlateau(span=2)
+    for loss in (1.0, math.nan, 1.0, math.inf, 1.0, 1.0):
+        plateau.observe(loss)
+    assert plateau.reached
+    plateau.load_state_dict(plateau.state_dict())
 
 
 def test_a_plateau_continues_from_its_state():

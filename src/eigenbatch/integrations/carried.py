@@ -1,9 +1,11 @@
 """What a callback carries besides the monitor: cache, sampler, probe and a record of the run."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from eigenbatch.checks import check_type
@@ -14,6 +16,44 @@ from eigenbatch.runs.directory import RunDirectory
 from eigenbatch.runs.recorder import OWN, Recorder
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
+
+logger = logging.getLogger("eigenbatch")
+
+
+class Refresher:
+    """Writes the embeddings of training steps into a cache.
+
+    Rows without a direction (zero, as of an empty text, or not finite) are left out and said once:
+    a cache must not end a training that goes on without it. What is wrong the monitor says.
+    """
+
+    def __init__(self, cache: EmbeddingCache) -> None:
+        self.cache = cache
+        self._warned = False
+
+    def __call__(
+        self, ids: Tensor, *towers: Tensor, everywhere: bool = False, trained: bool = True
+    ) -> None:
+        """Store rows of all processes; `everywhere`: each of them has all rows already."""
+        ids, rows = ids.cpu(), [one.detach().float().cpu() for one in towers]
+        if all(one.ndim == 2 and len(one) == len(ids) for one in rows):  # or the cache will say
+            usable = with_direction(*rows)
+            if not usable.all() and not self._warned:
+                self._warned = True
+                logger.warning(
+                    "embeddings of samples %s are zero or not finite: they are not stored, here "
+                    "and from now on, so that these samples are chosen at random",
+                    ids[~usable][:5].tolist(),
+                )
+            ids, rows = ids[usable], [one[usable] for one in rows]
+        update = self.cache.update if everywhere else self.cache.update_synchronized
+        update(ids, *rows, trained=trained)
+
+
+def with_direction(*towers: Tensor) -> Tensor:
+    """(n,) True where the rows of all towers are finite and not zero."""
+    lengths = torch.stack([rows.abs().amax(1) for rows in towers])  # (towers, n)
+    return (lengths.isfinite() & (lengths > 0)).all(0)
 
 
 class Carried:
@@ -32,6 +72,7 @@ class Carried:
         self.monitor, self.sampler, self.probe = monitor, sampler, probe
         self.judged: dict[str, float] = {}  # by the probe, after the last batch
         self.cache = sampler.cache if cache is None and sampler is not None else cache
+        self._refresher = None if self.cache is None else Refresher(self.cache)
         self.consumed = 0
 
     def refresh(
@@ -41,12 +82,15 @@ class Carried:
 
         `second` is for a cache of two towers. `everywhere`: all processes have all rows already.
         """
-        if self.cache is None:
-            return
-        towers = (z, second) if self.cache.towers == 2 else (z,)
-        rows = (None if one is None else one.detach().float().cpu() for one in towers)
-        update = self.cache.update if everywhere else self.cache.update_synchronized
-        update(ids.cpu(), *rows)  # type: ignore[arg-type]
+        if self._refresher is not None:
+            two = self._refresher.cache.towers == 2
+            towers = (z,) if second is None or not two else (z, second)
+            self._refresher(ids, *towers, everywhere=everywhere)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all batches of the sampler's epoch were used."""
+        return self.sampler is not None and self.consumed >= len(self.sampler)
 
     def judge(self, z: Tensor, labels: Tensor) -> None:
         """Show a batch to the probe."""

@@ -190,5 +190,11 @@ class SpectralCallback(Callback):
         return self._carried.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue all of them."""
+        """Continue all of them.
+
+        Lightning lets the workers of a loader draw before it sets the epoch: after the end of one
+        the sampler has to be at the next.
+        """
         self._carried.load_state_dict(state_dict)
+        if self._carried.ended and (sampler := self._carried.sampler) is not None:
+            sampler.set_epoch(state_dict["sampler"]["epoch"] + 1)

@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler
 
 from eigenbatch.checks import check_callable, check_choice, check_flags, described
 from eigenbatch.errors import ArgumentTypeError, ParameterError
+from eigenbatch.integrations.carried import Refresher, with_direction
 from eigenbatch.integrations.drawn_batches import DrawnBatches, drawn_batches_of
 from eigenbatch.missing import missing
 from eigenbatch.processes import rank_and_world
@@ -78,11 +79,15 @@ class HardBatches(TrainerCallback):
         self._encode_first = encode_first
         self._dataset: Any = None  # that is trained on
         self.cache: EmbeddingCache | None = None
+        self._refresher: Refresher | None = None
         self.sampler: SpectralBatchSampler | None = None
         self._batches: DrawnBatches | None = None  # that are trained on
         self._hook: Any = None
         self._captured: list[Tensor] = []
         self._warned = False
+        self._prompts: Any = None  # of the training: by column, or one for all
+        self._tasks: dict[str, str] = {}  # of a Router, by column
+        self._shown: tuple[int, list[tuple[Tensor, Tensor]]] = (-1, [])  # step, pairs of its sets
 
     def __call__(
         self,
@@ -104,6 +109,8 @@ class HardBatches(TrainerCallback):
     ) -> None:
         """Choose the batches of the training data, hook the model, continue from a checkpoint."""
         self._release()
+        self._prompts = getattr(args, "prompts", None)
+        self._tasks = getattr(args, "router_mapping", None) or {}
         self._bind(drawn_batches_of(train_dataloader))
         if state.global_step:
             self._resume(args, state, len(train_dataloader))
@@ -122,7 +129,7 @@ class HardBatches(TrainerCallback):
     def on_evaluate(
         self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **_: Any
     ) -> None:
-        """Show Auto how hard pairs are that it is not trained on."""
+        """Show Auto how hard pairs are that it is not trained on; of several sets the hardest."""
         told = [one for one in parts_of(self._selector) if isinstance(one, Auto)]
         if self._batches is None or not told:
             return
@@ -134,9 +141,16 @@ class HardBatches(TrainerCallback):
             return
         count = min(len(dataset), 4 * size)  # from all over it: adjacent samples may be alike
         some = dataset.select([i * len(dataset) // count for i in range(count)])
-        first, second = (self._encoded(list(column)) for column in _two_columns(some))
+        first, second = (self._encoded(list(some[name]), name) for name in _two_columns(some))
+        usable = with_direction(first, second)
+        if int(usable.sum()) < size:
+            return
+        if self._shown[0] != state.global_step:
+            self._shown = (state.global_step, [])
+        self._shown[1].append((first[usable], second[usable]))
         for one in told:
-            one.held_out(first, second, size)
+            misses = [one.held_out(*pairs, size) for pairs in self._shown[1]]
+            one.held_out(*self._shown[1][misses.index(max(misses))], size)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Keep cache and sampler in the checkpoint."""
@@ -155,6 +169,7 @@ class HardBatches(TrainerCallback):
         if self.cache is None:
             self._dataset = batches.dataset
             self.cache = EmbeddingCache(len(batches.dataset), self._dim, towers=2)
+            self._refresher = Refresher(self.cache)
         elif self._dataset is not batches.dataset:
             raise ParameterError(
                 f"this HardBatches holds embeddings of another data set, of {self.cache.size} "
@@ -196,8 +211,10 @@ class HardBatches(TrainerCallback):
 
     def _refresh(self) -> None:
         columns, self._captured = self._captured, []
-        if self._batches is None or self.cache is None:
+        if self._batches is None or self._refresher is None:
             return
+        if getattr(self._model, "truncate_dim", None) == self._dim:  # cut by encode() only
+            columns = [rows[:, : self._dim] for rows in columns]
         ids = self._batches.next_ids()
         shape = (len(ids), self._dim)
         if len(columns) < 2 or any(rows.shape != shape for rows in columns[:2]):
@@ -211,27 +228,39 @@ class HardBatches(TrainerCallback):
                     shape,
                 )
             return
-        first, second = (rows.float().cpu() for rows in columns[:2])
-        self.cache.update_synchronized(torch.tensor(ids), first, second)
+        self._refresher(torch.tensor(ids), *columns[:2])
 
     def _encode_all(self, *, quiet: bool) -> None:
         """Embed the samples that are unknown; every process encodes its share."""
         from tqdm.auto import tqdm  # the trainer's own progress bar
 
         assert self.cache is not None
-        columns = _two_columns(self._dataset)
+        assert self._refresher is not None
+        columns = {name: self._dataset[name] for name in _two_columns(self._dataset)}
         rank, world = rank_and_world()
         unknown = (~self.cache.filled).nonzero().squeeze(1)  # (m,)
         parts = torch.split(unknown, 1024 * world) if len(unknown) else ()
         for ids in tqdm(parts, desc="Encoding samples", disable=quiet):
             mine = ids[rank::world]
-            towers = [self._encoded([column[i] for i in mine.tolist()]) for column in columns]
-            self.cache.update_synchronized(mine, *towers, trained=False)
+            towers = [
+                self._encoded([texts[i] for i in mine.tolist()], name)
+                for name, texts in columns.items()
+            ]
+            self._refresher(mine, *towers, trained=False)
 
-    def _encoded(self, texts: list[str]) -> Tensor:
+    def _encoded(self, texts: list[str], column: str) -> Tensor:
+        """Embeddings of texts of a column, with the prompt and the task that training gives it."""
         if not texts:
             return torch.empty(0, self._dim)
-        rows: Tensor = self._model.encode(texts, convert_to_tensor=True, show_progress_bar=False)
+        prompts, task = self._prompts, self._tasks.get(column)
+        prompt = prompts.get(column) if isinstance(prompts, dict) else prompts
+        rows: Tensor = self._model.encode(
+            texts,
+            prompt=prompt or "",  # None would be the model's default prompt, which training omits
+            convert_to_tensor=True,
+            show_progress_bar=False,
+            **({} if task is None else {"task": task}),
+        )
         return rows.float().cpu()
 
     def _release(self) -> None:
@@ -240,15 +269,15 @@ class HardBatches(TrainerCallback):
         self._hook, self._captured = None, []
 
 
-def _two_columns(dataset: Any) -> list[Any]:
-    """The first two columns that hold texts."""
+def _two_columns(dataset: Any) -> list[str]:
+    """Names of the first two columns that hold texts."""
     names = _text_columns(dataset)
     if len(names) < 2:
         raise ParameterError(
             f"encode_first needs two columns of texts, found {', '.join(names) or 'none'} among "
             f"{', '.join(dataset.column_names)}"
         )
-    return [dataset[name] for name in names[:2]]
+    return names[:2]
 
 
 def _text_columns(dataset: Any) -> list[str]:

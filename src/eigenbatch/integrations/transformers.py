@@ -160,7 +160,7 @@ class SpectralTrainerCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Count the batches of this epoch; a resumed one begins where it was saved."""
-        if not self._resumed:
+        if not self._resumed or self._carried.ended:
             self._carried.consumed = 0
         self._resumed = False
 

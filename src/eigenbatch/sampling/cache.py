@@ -85,9 +85,11 @@ class EmbeddingCache:
         self._latest: Tensor | None = None  # ids of the last update, if it was a training step
         self._mapped: MappedRows | None = None
         if path is None:
-            self._rows = torch.zeros(size, towers * dim, dtype=dtype, device=device)
-            self._ticks = torch.zeros(size, dtype=torch.int32, device=device)  # 0: never updated
-            self._visits = torch.zeros(size if towers == 2 else 0, dtype=torch.uint8, device=device)
+            counted = size if towers == 2 else 0
+            with torch.inference_mode(False):  # or they could never be changed outside of it
+                self._rows = torch.zeros(size, towers * dim, dtype=dtype, device=device)
+                self._ticks = torch.zeros(size, dtype=torch.int32, device=device)  # 0: unknown
+                self._visits = torch.zeros(counted, dtype=torch.uint8, device=device)
             self._counted = self._visits
             self._tick = 0
         elif device.type == "cpu":
@@ -194,7 +196,7 @@ class EmbeddingCache:
             self._visits[index] = self._counted[index]  # the same from every process
         self._rows[index] = rows[last]
         self._ticks[index] = self._tick
-        self._latest = index if trained and self.towers == 2 else None
+        self._latest = index if trained and self.towers == 2 and len(index) else None
 
     def latest(self) -> tuple[Tensor, Tensor, int] | None:
         """What the last update of a cache with two towers wrote, if it was a training step.

@@ -46,13 +46,13 @@ def tower_parts(
         )
     parts = {"z": z} if second is None else {"z": z, "second": second}
     for name, part in parts.items():
-        check_matrix(part, name)
+        check_matrix(part, name, least=0)
         if part.shape != (count, dim):
             raise ShapeError(
                 f"{count} ids and embeddings of shape {tuple(part.shape)}: each id needs one "
                 f"row of dimension {dim}"
             )
-    return [unit_rows(part.detach(), name) for name, part in parts.items()]
+    return [unit_rows(part.detach(), name) if count else part for name, part in parts.items()]
 
 
 def last_occurrences(ids: Tensor) -> Tensor:

@@ -14,6 +14,9 @@ from eigenbatch.sampling.selection import Selection
 KEPT = 256
 """Batches whose statistics are kept until they are asked for."""
 
+NUMBERS = 2**24
+"""Numbers of embeddings that are kept for them; statistics of earlier batches are computed."""
+
 
 class EpochPass:
     """The batches of one epoch, drawn one after the other and recorded.
@@ -60,7 +63,16 @@ class EpochPass:
         if selection is not None:
             self._statistics[self.drawn] = selection
             self._statistics.pop(self.drawn - KEPT, None)
+            self._compute_old(selection.rows.numel() + selection.baseline.numel())
         self.drawn += 1
+
+    def _compute_old(self, numbers: int) -> None:
+        """Keep no more embeddings than `NUMBERS`, if every batch has so many."""
+        if KEPT * numbers <= NUMBERS:
+            return
+        for number, known in self._statistics.items():
+            if isinstance(known, Selection) and (self.drawn - number + 1) * numbers > NUMBERS:
+                self._statistics[number] = known.scalars()
 
     def statistics(self, batch: int) -> dict[str, float]:
         """Scalars of a batch; those of batches before it are dropped. Empty if there are none."""

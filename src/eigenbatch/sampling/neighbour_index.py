@@ -16,6 +16,9 @@ from eigenbatch.sampling.coverage import Candidates, FreshPools
 PER_LIST = 39
 """Rows that k-means sees for each list; faiss warns below this number."""
 
+CODES = 256
+"""Values of a byte: product quantisation needs as many rows."""
+
 BLOCK = 65_536
 """Rows that are read from the cache at a time."""
 
@@ -38,7 +41,7 @@ class NeighbourIndex:
         probes: lists that a search looks into. More find more of the true neighbours, see `recall`.
         bytes: None keeps every row in two bytes a number; a number keeps so many bytes a row by
             product quantisation, for 10^8 rows. It must divide the length of a row.
-        every: epochs between two builds.
+        every: epochs, or other passes over the data, between two builds.
 
     Examples:
         >>> import torch
@@ -74,30 +77,34 @@ class NeighbourIndex:
                 f"bytes must divide the length of a row, {cache.towers * cache.dim}, got {bytes}"
             )
         self._index: Any = None
-        self._built: int | None = None  # epoch
+        self._passes = 0  # over the data, since the index was built
 
     @property
     def ready(self) -> bool:
         """Whether there is something to search in."""
         return self._index is not None
 
-    def refresh(self, epoch: int) -> None:
-        """Build before an epoch, if it is time and enough rows are known."""
-        whole(epoch, "epoch", least=0)
-        due = self._built is None or not 0 <= epoch - self._built < self.every
-        if due and int(self.cache.filled.sum()) >= PER_LIST:
+    def refresh(self) -> None:
+        """Build before a pass over the data, if it is time and enough rows are known."""
+        due = not self.ready or self._passes >= self.every
+        if due and int(self.cache.filled.sum()) >= self._least:
             self.build()
-            self._built = epoch
+        self._passes += 1
+
+    @property
+    def _least(self) -> int:
+        """Known rows without which faiss cannot train an index."""
+        return PER_LIST if self.bytes is None else CODES
 
     def build(self) -> None:
         """Sort all known rows of the cache into lists, as they are now."""
         import faiss
 
         known = self.cache.filled.nonzero().squeeze(1).cpu()
-        if len(known) < PER_LIST:
+        if len(known) < self._least:
             raise ParameterError(
-                f"an index needs at least {PER_LIST} known rows, the cache has {len(known)}: fill "
-                "it first, e.g. with cache.fill(embed, loader)"
+                f"an index needs at least {self._least} known rows, the cache has {len(known)}: "
+                "fill it first, e.g. with cache.fill(embed, loader)"
             )
         most = max(1, len(known) // PER_LIST)
         lists = min(self.lists or math.ceil(4 * math.sqrt(len(known))), most)
@@ -107,12 +114,12 @@ class NeighbourIndex:
         )
         index.nprobe = min(self.probes, lists)
         chosen = np.random.default_rng(0).choice(
-            len(known), min(len(known), 2 * PER_LIST * max(lists, 256)), replace=False
+            len(known), min(len(known), 2 * PER_LIST * max(lists, CODES)), replace=False
         )
         index.train(self._rows(known[torch.from_numpy(np.sort(chosen))]))
         for part in torch.split(known, BLOCK):
             index.add_with_ids(self._rows(part), part.numpy())
-        self._index = index
+        self._index, self._passes = index, 0
 
     def neighbours(self, ids: Tensor, count: int) -> Tensor:
         """(s, count) ids of the nearest samples of each of some known ones; -1 where none is left.

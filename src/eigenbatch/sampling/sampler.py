@@ -334,7 +334,7 @@ class SpectralBatchSampler(BatchSampler):
                 "cache.update(ids, z) with the embeddings of every training step"
             )
         if self.index is not None:
-            self.index.refresh(self.epoch)
+            self.index.refresh()
         self._pass, self._prepared = self._prepared_pass() or self._new_pass(self.epoch), None
         return self._pass
 

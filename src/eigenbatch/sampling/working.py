@@ -27,7 +27,8 @@ class WorkingCopy:
         written more of them.
         """
         if not len(self._rows):
-            self._rows = torch.zeros(stored.shape, dtype=torch.float32, device=stored.device)
+            with torch.inference_mode(False):  # or it could never be changed outside of it
+                self._rows = torch.zeros(stored.shape, dtype=torch.float32, device=stored.device)
         changed = (ticks > self._tick - (shared and self._tick > 0)).nonzero().squeeze(1)
         if len(changed):
             self._rows[changed] = _unit(stored.index_select(0, changed), self._towers).float()

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -32,7 +33,7 @@ class Greedy:
         score: "spectral" minimises q_B(z); "centroid" is the paper's cheaper proxy
             `<z, mean of B>`.
         literal: stop as printed once R enters the window, with fewer than batch_size rows (for
-            study).
+            study); where every sample must be used, random rows fill the batch.
 
     Examples:
         >>> import torch
@@ -76,7 +77,11 @@ class Greedy:
         """Add to the given rows those that raise the rank of the batch fastest (first tower)."""
         check_offer(offer, batch_size, generator)
         rows, index = mapped(offer)
-        return index[self._search(rows, batch_size, generator, len(offer.given))]
+        chosen = index[self._search(rows, batch_size, generator, len(offer.given))]
+        if len(chosen) == batch_size or not offer.must_fill:
+            return chosen
+        rest = replace(offer, given=chosen).some(batch_size - len(chosen), generator)
+        return torch.cat([chosen, rest])
 
     def _search(
         self, rows: Tensor, batch_size: int, generator: torch.Generator | None, begun: int

@@ -16,7 +16,14 @@ from torch import Tensor
 from eigenbatch.checks import check_flags, check_generator, check_tensor, check_type, whole
 from eigenbatch.core.precision import no_autocast, unit_rows
 from eigenbatch.errors import ParameterError, ShapeError
-from eigenbatch.selectors.selector import Selector, bound, check_sizes, checked_indices, shuffled
+from eigenbatch.selectors.selector import (
+    Selector,
+    bound,
+    check_sizes,
+    checked_indices,
+    may_stop_early,
+    shuffled,
+)
 
 Adjust = Callable[[Tensor], None]
 """Tells a selector which rows the batch has in the end."""
@@ -213,7 +220,8 @@ def complete(
     """
     if completes(selector):
         chosen = selector.complete(offer, batch_size, generator=generator)
-        chosen = checked_indices(chosen, selector, batch_size, len(offer))
+        fewer = may_stop_early(selector) and not offer.must_fill
+        chosen = checked_indices(chosen, selector, batch_size, len(offer), fewer=fewer)
         if offer.barred is not None and offer.barred[chosen].any():
             wrong = chosen[offer.barred[chosen]].tolist()
             raise ParameterError(

@@ -1,5 +1,6 @@
 """P2 "to escape flats": another selector while the training loss stands still."""
 
+import math
 from collections import deque
 from typing import Any
 
@@ -48,8 +49,9 @@ class LossPlateau:
         self._losses: deque[float] = deque(maxlen=2 * self.span)
 
     def observe(self, loss: float) -> None:
-        """Note the loss of one step."""
-        self._losses.append(real(loss, "loss"))
+        """Note the loss of one step; one that is not finite says nothing about a plateau."""
+        if math.isfinite(number := real(loss, "loss")):
+            self._losses.append(number)
 
     @property
     def reached(self) -> bool:

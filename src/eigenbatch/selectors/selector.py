@@ -123,8 +123,13 @@ def select(
     check_generator(generator)
     check_sizes(pool, batch_size)
     chosen = selector(pool.detach(), batch_size, generator=generator)
-    fewer = bool(getattr(selector, "literal", False))  # Greedy(literal=True) may stop early
+    fewer = may_stop_early(selector)
     return checked_indices(chosen, selector, batch_size, len(pool), fewer=fewer)
+
+
+def may_stop_early(selector: object) -> bool:
+    """Whether its batches may be short: those of `Greedy(literal=True)`."""
+    return bool(getattr(selector, "literal", False))
 
 
 def checked_indices(
