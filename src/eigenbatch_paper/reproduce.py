@@ -105,7 +105,7 @@ class ClaimRun:
         rows = [row for line in lines for row in line["rows"]]
         try:
             verdict = self.claim.judge(rows)
-        except (KeyError, TypeError, IndexError, AttributeError) as reason:
+        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as reason:
             sources = ", ".join(dict.fromkeys(str(line["source"]) for line in lines))
             raise RunError(
                 f"{sources} does not hold what {self.claim.name} needs ({reason!r}): damaged or of "

@@ -297,6 +297,23 @@ def test_a_few_wrong_pairs_of_a_small_batch_may_be_chance() -> None:
         assert ("misaligned pairs" in names(read(z1, z2))) == expected
 
 
+def test_wrong_pairs_are_found_as_well_in_two_towers() -> None:
+    found = []
+    for layout in (Contrast.paired, Contrast.cross):
+        hits = 0
+        for seed in range(8):
+            z1, z2 = healthy_views(pairs=512, seed=seed)
+            z2 = torch.cat([z2[:40].roll(1, 0), z2[40:]])
+            hits += "misaligned pairs" in names(read_batch(layout(z1, z2), TAU))
+        found.append(hits)
+    assert found[1] >= found[0] > 0
+
+
+def test_one_batch_says_nothing_about_a_falling_loss() -> None:
+    (evidence,) = (o.evidence for o in stuck_at_chance().diagnoses if o.name == "stuck at chance")
+    assert "falling" not in evidence
+
+
 def test_logits_multiplied_by_tau_are_named_although_the_loss_is_near_chance() -> None:
     """The right loss and the wrong one differ by less than 2 % here."""
     z1, z2 = spoilt(samples(), noise=5.0)

@@ -106,3 +106,18 @@ def test_claims_that_were_run_elsewhere_stay_on_the_page(out, tmp_path):
     assert "2, of which 1 reproduced, 1 inconclusive." in text
     section = before[before.index("## synthetic-band") : before.index("## temperature-law")]
     assert section in text
+
+
+def test_a_file_of_the_user_is_not_replaced(out, tmp_path):
+    notes = tmp_path / "notes.md"
+    notes.write_text("# my notes\n")
+    with pytest.raises(RunError, match=r"notes\.md exists and is no page of claims"):
+        write_table(out, notes, tmp_path / "images")
+    assert notes.read_text() == "# my notes\n"
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "is damaged"), ("{}", "lacks claim")])
+def test_a_verdict_that_cannot_be_used_is_named(out, tmp_path, text, message):
+    (out / "small" / "temperature-law" / "verdict.json").write_text(text)
+    with pytest.raises(RunError, match=rf"verdict\.json {message}: run its claim again"):
+        _written(out, tmp_path)

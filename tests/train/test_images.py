@@ -6,6 +6,7 @@ import warnings
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from eigenbatch.errors import DataError
 from eigenbatch.train.data.images import balanced, long_tailed
+from eigenbatch.train.data.pictures import Pictures
 from eigenbatch.train.data.sets import cifar
 from eigenbatch.train.data.sets.digits import DigitsConfig
 from eigenbatch.train.data.sets.folder import image_folder
@@ -138,6 +140,27 @@ def test_without_split_folders_every_fifth_picture_of_a_class_is_kept_for_tests(
     assert test.labels.tolist() == [0, 0, 1]
     assert len(train) == 14
     assert not set(train.names) & set(test.names)
+
+
+@pytest.mark.parametrize(
+    ("pictures", "classes"),
+    [
+        (["train/n01/images/0.png", "train/n02/images/1.png"], ("n01", "n02")),
+        (["all/cat/0.png", "all/cat/more/1.png", "all/dog/2.png"], ("cat", "dog")),
+        (["animals/big/0.png", "plants/big/1.png"], ("animals", "plants")),
+    ],
+)
+def test_a_class_is_the_first_folder_in_which_pictures_differ(tmp_path, pictures, classes):
+    for name in pictures:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    assert image_folder(tmp_path, "train", size=8).classes == classes
+
+
+def test_pictures_of_sixteen_bits_keep_their_shades(tmp_path):
+    shades = np.linspace(0, 65535, 64, dtype=np.uint16).reshape(8, 8)
+    Image.fromarray(shades).save(tmp_path / "deep.png")
+    assert (Pictures(tmp_path, size=8).pixels(0)[0].numpy() == shades >> 8).all()
 
 
 def test_labels_of_tests_are_those_of_training(tmp_path):

@@ -180,6 +180,10 @@ def test_clip_is_the_mean_of_both_directions_and_learns_its_temperature():
     with torch.no_grad():
         method.log_scale.fill_(20.0)
     assert method.tau == 0.01
+    method.zero_grad()
+    method(batch()).loss.backward()
+    assert method.log_scale.grad != 0  # so that it can come back
+    assert method.log_scale < 5
     assert clip(learn_tau=False).log_scale.requires_grad is False
 
 

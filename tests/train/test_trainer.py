@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 from eigenbatch.errors import RowError, RunError
 from eigenbatch.runs import RunDirectory, read_run
+from eigenbatch.train import loop
 from eigenbatch.train.assembly import assemble
 from eigenbatch.train.checkpoint_file import load_checkpoint
 from eigenbatch.train.devices import SingleCPU
-from eigenbatch.train.loop import Observer
+from eigenbatch.train.loop import Observer, Training
 from eigenbatch.train.recipes import RECIPES, recipe
 from eigenbatch.train.run import Run
 from eigenbatch.train.settings import override
@@ -43,6 +45,10 @@ class CtrlC(Observer):
 
     def __init__(self, step=None, epoch=None):
         self.step, self.epoch = step, epoch
+
+    def on_start(self, training):
+        if self.step == 0 and not training.resumed:
+            signal.raise_signal(signal.SIGINT)
 
     def on_step(self, training, step):
         if training.step == self.step:
@@ -98,21 +104,35 @@ def test_a_run_learns_and_writes_what_it_did(tmp_path):
 @pytest.mark.parametrize(
     ("end", "error", "step"),
     [
+        (CtrlC(step=0), KeyboardInterrupt, 0),
         (CtrlC(step=7), KeyboardInterrupt, 7),
         (CtrlC(epoch=1), KeyboardInterrupt, 5),
         (CtrlC(epoch=2), KeyboardInterrupt, 10),
         (Crash(), ZeroDivisionError, 5),  # back to the end of the epoch before
     ],
-    ids=["step", "epoch", "last epoch", "error"],
+    ids=["start", "step", "epoch", "last epoch", "error"],
 )
 def test_however_a_run_ends_the_resumed_one_misses_nothing(tmp_path, end, error, step):
-    run = small("evaluation.every=1")
+    run = small("evaluation.every=1", "batches.fill_cache=true")
     whole = start(run, tmp_path / "whole")
     with pytest.raises(error):
         start(run, tmp_path / "run", observers=[end])
     assert saved(RunDirectory(tmp_path / "run"))["step"] == step
     resumed = start(run, tmp_path / "run", resume=True)
     assert facts(resumed) == facts(whole)
+
+
+def test_a_request_to_stop_during_the_exchange_is_not_lost(monkeypatch):
+    training = Training(SingleCPU(), nn.Linear(2, 2), None, None, loader=[], epochs=1)
+    monkeypatch.setattr(SingleCPU, "world_size", 2)
+
+    def during(wanted, operation):
+        training.stop = True
+
+    monkeypatch.setattr(loop.dist, "all_reduce", during)
+    assert not loop._stopped(training)  # the other processes do not know of it yet
+    monkeypatch.setattr(loop.dist, "all_reduce", lambda wanted, operation: None)
+    assert loop._stopped(training)
 
 
 ONE_STOPS = """

@@ -77,6 +77,7 @@ class Checkpoint(Observer):
                 f"{self.path} does not fit this run: {detail}. Was it written with other settings?"
             ) from reason
         training.epoch, training.batch, training.step = place
+        training.resumed = True
 
     def _state(self, training: Training, generators: list[torch.Tensor]) -> dict[str, Any]:
         finished = training.batch == 0

@@ -64,6 +64,7 @@ class Training:
         batch: batches of the present epoch that were used.
         step: updates made.
         stop: set by an observer: end after this batch.
+        resumed: whether the run continues from a checkpoint.
         failed: an error ended the run, perhaps in the middle of a step.
 
     Examples:
@@ -87,6 +88,7 @@ class Training:
     batch: int = 0
     step: int = 0
     stop: bool = False
+    resumed: bool = False
     failed: bool = False
 
 
@@ -209,12 +211,16 @@ def _epochs(training: Training, observers: Sequence[Observer]) -> None:
 
 
 def _stopped(training: Training) -> bool:
-    """Whether any process asked to stop; all stop at the same step, or the others would hang."""
-    if training.fabric.world_size > 1:
-        wanted = torch.tensor(int(training.stop), device=training.fabric.device)
-        dist.all_reduce(wanted, dist.ReduceOp.MAX)
-        training.stop = bool(wanted)
-    return training.stop
+    """Whether any process asked to stop; all stop at the same step, or the others would hang.
+
+    A request that comes during the exchange counts at the next step.
+    """
+    if training.fabric.world_size == 1:
+        return training.stop
+    wanted = torch.tensor(int(training.stop), device=training.fabric.device)
+    dist.all_reduce(wanted, dist.ReduceOp.MAX)
+    training.stop = training.stop or bool(wanted)
+    return bool(wanted)
 
 
 class _Interruption:

@@ -51,7 +51,7 @@ class FillCache(Observer):
 
     def on_start(self, training: Training) -> None:
         """Fill, unless the run was resumed."""
-        if training.step == 0:
+        if not training.resumed:
             fabric = training.fabric
             own = range(fabric.global_rank, self.cache.size, fabric.world_size)
             with _paused(self.recorder), torch.random.fork_rng(), torch.no_grad():
@@ -161,7 +161,7 @@ class Evaluate(Observer):
 
     def on_start(self, training: Training) -> None:
         """Evaluate the untrained encoder: what training is to be compared with."""
-        if training.step == 0:
+        if not training.resumed:
             self._record(training)
 
     def on_step(self, training: Training, step: Step) -> None:

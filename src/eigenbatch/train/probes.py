@@ -13,7 +13,6 @@ from torch.nn.functional import cross_entropy, normalize, one_hot
 from torch.utils.data import DataLoader, Dataset
 
 from eigenbatch.core.spectrum import spectrum
-from eigenbatch.errors import ParameterError
 from eigenbatch.train.data.images import Sample
 
 
@@ -95,14 +94,13 @@ def knn_accuracy(train: Features, test: Features, *, k: int = 20, tau: float = 0
 
 
 def few_labels(train: Features, per_class: int, *, generator: torch.Generator) -> Features:
-    """`per_class` random rows of each class: a probe that easy data does not saturate."""
+    """`per_class` random rows of each class, or all of a smaller one.
+
+    A probe on them is not saturated by easy data.
+    """
     chosen = []
     for label in torch.unique(train.labels):
         rows = (train.labels == label).nonzero()[:, 0]
-        if len(rows) < per_class:
-            raise ParameterError(
-                f"class {int(label)} has {len(rows)} rows, fewer than per_class={per_class}"
-            )
         chosen.append(rows[torch.randperm(len(rows), generator=generator)[:per_class]])
     index = torch.cat(chosen)
     return Features(train.rows[index], train.labels[index])

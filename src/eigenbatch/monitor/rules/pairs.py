@@ -111,9 +111,9 @@ def selection_outlook(reading: "Reading") -> str:
 @partial(ReadingRule, "misaligned pairs", place=90, untrained=True, explains=(SYMPTOMS,))
 def misaligned_pairs(reading: "Reading") -> Answer | None:
     """Some positives belong to other samples."""
-    placed = Placed(
-        reading.negatives.misplaced_share, reading.negatives.found_share, reading.anchors // 2
-    )
+    both = reading.towers is None and reading.queue is None  # views of a sample are anchors
+    pairs = reading.anchors // 2 if both else reading.anchors
+    placed = Placed(reading.negatives.misplaced_share, reading.negatives.found_share, pairs)
     if reading.course is not None:
         if reading.course.placed is None:
             return None

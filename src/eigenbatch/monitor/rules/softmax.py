@@ -25,7 +25,8 @@ def stuck_at_chance(reading: "Reading") -> Answer | None:
     return Answer(
         severity="warning",
         evidence=f"loss {softmax.loss:.3f} >= {limit.CHANCE_SHARE:.0%} of chance "
-        f"log({softmax.negatives} + 1) = {softmax.chance_loss:.3f}, and not falling",
+        f"log({softmax.negatives} + 1) = {softmax.chance_loss:.3f}"
+        + ("" if drop is None else ", and not falling"),
         advice="Check in this order: row i of both views is the same sample; gradients reach every "
         "encoder (no detach, no frozen tower, learning rate above 0); the learning rate is neither "
         "far too low nor far too high; tau is not above 0.5.",

@@ -78,7 +78,7 @@ class Pictures(Dataset[Any]):
         name = self.names[index]
         try:
             with Image.open(io.BytesIO(self._read(name))) as picture:
-                return picture.convert("RGB")
+                return _eight_bits(picture).convert("RGB")
         except Exception as reason:  # any exception of the reader means an invalid picture
             kind = type(reason).__name__
             raise DataError(
@@ -119,3 +119,14 @@ def _opened_zip(path: Path) -> zipfile.ZipFile:
         return zipfile.ZipFile(path)
     except Exception as reason:  # any exception of the reader means an invalid zip file
         raise DataError(f"{path} is a damaged zip file ({reason}): copy it again") from reason
+
+
+def _eight_bits(picture: "Image") -> "Image":
+    """The same picture if it has 8 bits a channel; `convert` would cut 16 bits off as white."""
+    from PIL import Image
+
+    if not picture.mode.startswith("I"):
+        return picture
+    pixels = np.asarray(picture).clip(0, 2**16 - 1)
+    wide = picture.mode != "I" or pixels.max() > 255  # "I" has 32 bits and may use few of them
+    return Image.fromarray((pixels >> 8 if wide else pixels).astype(np.uint8))

@@ -45,7 +45,9 @@ class CLIP(Method):
         z1 = unit(self.head(self.encoder(batch.first)))  # (b, d)
         z2 = unit(self.second_head(self.second_encoder(batch.second)))  # (b, d)
         keys1, keys2 = gather_rows(z1), gather_rows(z2)  # (B, d)
-        scale = self.log_scale.exp().clamp(max=1 / SMALLEST_TAU)
+        with torch.no_grad():  # the parameter itself: a clamped function of it has no gradient
+            self.log_scale.clamp_(max=-math.log(SMALLEST_TAU))
+        scale = self.log_scale.exp()
         rank, _ = rank_and_world()
         positive = torch.arange(len(z1), device=z1.device) + rank * len(z1)  # (b,) index into keys
         forth = cross_entropy(scale * z1 @ keys2.T, positive)

@@ -1,7 +1,8 @@
 """Any folder or zip of pictures, one folder per class."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from eigenbatch.train.data.images import LabelledImages, LabelledPictures
     from eigenbatch.train.data.source import Source
+
+SPLITS = {"train", "test", "val"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +67,14 @@ class FolderConfig(DirectoryConfig, name="folder"):
         """As squares, or as two crops of the whole picture."""
         from eigenbatch.train.data.crops import TwoCrops
 
-        return TwoCrops(images, least=views.crop) if self.whole_pictures else images
+        if not self.whole_pictures:
+            return images
+        if views.size not in (None, self.size):
+            raise ParameterError(
+                f"crops of whole pictures have data.size={self.size}, got views.size={views.size}: "
+                "set data.size instead"
+            )
+        return TwoCrops(images, least=views.crop)
 
     def open(self, views: ViewsConfig) -> "Source":
         """With or without labels."""
@@ -95,8 +105,9 @@ def image_folder(root: Path, split: Split, *, size: int = 64) -> "LabelledPictur
             f"{root} is laid out as Oxford Pets, whose folders are no classes: --data pets"
         )
     pictures = Pictures(root, size=size).names
-    names = _of_split(pictures, split)
-    classes = tuple(sorted({_class(name) for name in _of_split(pictures, "train")}))
+    class_of = _classes(pictures)
+    names = _of_split(pictures, split, class_of)
+    classes = tuple(sorted({class_of[name] for name in _of_split(pictures, "train", class_of)}))
     if not names or "" in classes:
         raise DataError(
             f"{root} holds no pictures in class folders for split {split!r}: expected "
@@ -110,25 +121,37 @@ def image_folder(root: Path, split: Split, *, size: int = 64) -> "LabelledPictur
             "train without labels: --set data.labels=false"
         )
     index = {name: i for i, name in enumerate(classes)}
-    if unknown := sorted({_class(name) for name in names} - set(index)):
+    if unknown := sorted({class_of[name] for name in names} - set(index)):
         raise DataError(f"{root}: {unknown[0]!r} has {split} pictures, but none to train on")
     return LabelledPictures(
-        root, names, [index[_class(name)] for name in names], classes, size=size
+        root, names, [index[class_of[name]] for name in names], classes, size=size
     )
 
 
-def _of_split(names: list[str], split: Split) -> list[str]:
+def _of_split(names: list[str], split: Split, class_of: Mapping[str, str]) -> list[str]:
     """Names below the folder of the split; without such folders one in five is for tests."""
     wanted = ("train",) if split == "train" else ("test", "val")
-    known = ("train", "test", "val")
     folders = {part for name in names for part in PurePosixPath(name).parts[:-2]}
-    if not folders & set(known):
-        by_class = groupby(sorted(names, key=_class), key=_class)
+    if not folders & SPLITS:
+        by_class = groupby(sorted(names, key=class_of.__getitem__), key=class_of.__getitem__)
         held_out = {name for _, members in by_class for name in list(members)[4::5]}
         return [name for name in names if (name in held_out) == (split == "test")]
     choice = next((folder for folder in wanted if folder in folders), None)
     return [name for name in names if choice in PurePosixPath(name).parts[:-2]]
 
 
-def _class(name: str) -> str:
-    return PurePosixPath(name).parent.name
+def _classes(names: list[str]) -> dict[str, str]:
+    """The class of each picture: the folder below that of its split, as ImageFolder has it.
+
+    Without folders of splits it is the first one in which pictures differ; "" if there is none.
+    """
+    places = {name: PurePosixPath(name).parts[:-1] for name in names}
+    deep = max(0, min(map(len, places.values())) - 1)
+    levels = list(zip(*places.values(), strict=False))[:deep]
+    shared = len(list(takewhile(lambda level: len(set(level)) == 1, levels)))  # folders of all
+    found = {}
+    for name, place in places.items():
+        splits = [i for i, folder in enumerate(place[:-1]) if folder in SPLITS]
+        start = splits[0] + 1 if splits else shared
+        found[name] = place[start] if start < len(place) else ""
+    return found
