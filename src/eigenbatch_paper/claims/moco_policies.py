@@ -131,7 +131,7 @@ def table(rows: list[Row]) -> Table:
             facts.at_least(mean_sem(map(facts.epochs_to(target), runs)), runs, target),
             "" if name == "random" else facts.percent(saved),
         )
-        label = f"{facts.LABELS[name]}, {len(runs)} seeds"
+        label = f"{facts.LABELS[name]}, {len(runs)} seed{'s' * (len(runs) > 1)}"
         lines.append((label, tuple(zip(ours, printed, strict=True))))
     return Table(
         f"Epochs to {facts.MOCO_TARGET:.1%} of the final accuracy of Random, {target:.3f}.",
