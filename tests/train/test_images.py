@@ -12,12 +12,13 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from eigenbatch.errors import DataError
+from eigenbatch.errors import DataError, ParameterError
 from eigenbatch.train.data.images import balanced, long_tailed
 from eigenbatch.train.data.pictures import Pictures
 from eigenbatch.train.data.sets import cifar
 from eigenbatch.train.data.sets.digits import DigitsConfig
-from eigenbatch.train.data.sets.folder import image_folder
+from eigenbatch.train.data.sets.folder import FolderConfig, image_folder
+from eigenbatch.train.views import ViewsConfig
 
 digits = DigitsConfig().load
 
@@ -161,6 +162,12 @@ def test_pictures_of_sixteen_bits_keep_their_shades(tmp_path):
     shades = np.linspace(0, 65535, 64, dtype=np.uint16).reshape(8, 8)
     Image.fromarray(shades).save(tmp_path / "deep.png")
     assert (Pictures(tmp_path, size=8).pixels(0)[0].numpy() == shades >> 8).all()
+
+
+def test_crops_of_whole_pictures_have_the_size_of_the_images(tmp_path):
+    folder = FolderConfig(directory=tmp_path, size=16, whole_pictures=True)
+    with pytest.raises(ParameterError, match=r"data\.size=16, got views\.size=32"):
+        folder.training(None, ViewsConfig(size=32))
 
 
 def test_labels_of_tests_are_those_of_training(tmp_path):

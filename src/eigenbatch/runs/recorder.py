@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("eigenbatch")
 
 Line = dict[str, Any]
-OWN = {"step", "seconds", "cpu_seconds"} | {
-    "finished", "record", "stopped", "eigenvalues", "diagnoses"
+OWN = {
+    "step", "seconds", "cpu_seconds", "finished", "record", "stopped", "eigenvalues", "diagnoses",
 }  # fmt: skip
 """Names in a line that are not the caller's."""
 
@@ -132,10 +132,8 @@ class Recorder:
                 "final values are wrong", self.directory.path, number, self._step,
             )  # fmt: skip
         finished_epochs = self._epoch if epoch is None else _epoch(epoch)
-        line = plain_values(named)
-        self._warn_of_percent(line)
         self._step, self._epoch, self._logged = number, finished_epochs, True
-        self._write(line)
+        self._write(named)
 
     def reading(self, reading: "Reading | None") -> None:
         """Append a reading of the monitor: scalars, leading eigenvalues, findings in full.
@@ -200,6 +198,7 @@ class Recorder:
 
     def _write(self, values: Mapping[str, Any]) -> None:
         line = self._line(values)
+        self._warn_of_percent(line)
         self._file.append(line)
         self._tell(line)
 
