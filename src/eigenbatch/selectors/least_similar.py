@@ -31,6 +31,9 @@ Rows = NDArray[np.floating]
 COLUMNS = 16
 """Columns that a product has a multiple of: as many as a processor does at once."""
 
+FIRST = 5
+"""Picks that are not guessed: the sums of fewer say too little about the next ones."""
+
 GUESSES = 3 * COLUMNS
 """Picks that are guessed at a time, at most, or twice as many where no far row is a rival.
 
@@ -85,6 +88,7 @@ def _whole_pool(rows: Tensor, first: Tensor, batch_size: int) -> NDArray[np.int6
     matrix = rows.numpy()
     squares = _square_sums(matrix, matrix[picks])
     squares[picks] = np.inf
+    picks += _guessed(matrix, squares, max(0, min(FIRST, batch_size) - len(picks)))[0].tolist()
     most = COLUMNS
     while len(picks) < batch_size:
         far = squares > _limit(squares)  # (k,)
@@ -122,7 +126,10 @@ def _limit(squares: Rows) -> float:
 
 
 def _guessed(near: Rows, squares: Rows, count: int) -> tuple[NDArray[np.int64], Rows]:
-    """The next picks as if there were no rows but these, and their sums when they are picked."""
+    """The next picks as if there were no rows but these, and their sums when they are picked.
+
+    `squares` are brought up to date in place.
+    """
     cosines, least = np.empty_like(squares), np.empty(count, dtype=squares.dtype)
     guesses = np.empty(count, dtype=np.int64)
     for i in range(count):
