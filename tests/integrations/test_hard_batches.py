@@ -9,10 +9,16 @@ from sentence_transformers import (
     SentenceTransformerTrainingArguments,
 )
 from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
     MatryoshkaLoss,
     MultipleNegativesRankingLoss,
 )
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from sentence_transformers.sentence_transformer.modules import (
+    Pooling,
+    StaticEmbedding,
+    WordEmbeddings,
+)
+from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import TrainerCallback
 
@@ -375,6 +381,21 @@ def test_embeddings_that_a_loss_shortens_are_not_stored(dims, tmp_path, caplog):
     whole = DIM in dims  # which comes first
     assert hard.cache.filled.all() == whole
     assert ("Matryoshka" in caplog.text) != whole
+
+
+def test_a_loss_that_encodes_in_pieces_fills_the_cache_as_the_plain_one(tmp_path):
+    def cached(kind, **options):
+        words = WhitespaceTokenizer(vocab=[f"w{i}" for i in range(SIZE)], stop_words=[])
+        weights = model()[0].embedding.weight.detach()[:SIZE].numpy()
+        embedding = WordEmbeddings(words, weights, update_embeddings=True)
+        trained = SentenceTransformer(modules=[embedding, Pooling(DIM)], device="cpu")
+        hard = HardBatches(trained, Neighbours(1))
+        trainer(tmp_path, trained, hard, kind(trained, **options)).train()
+        return torch.cat([hard.cache.get(range(SIZE), tower) for tower in range(2)])
+
+    plain = cached(MultipleNegativesRankingLoss)
+    pieces = cached(CachedMultipleNegativesRankingLoss, mini_batch_size=3)
+    assert torch.allclose(plain, pieces, atol=1e-3)
 
 
 def test_wrong_arguments_are_named():

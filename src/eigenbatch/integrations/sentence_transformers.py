@@ -17,6 +17,7 @@ from torch.utils.data import BatchSampler
 from eigenbatch.checks import check_callable, check_choice, check_flags, described
 from eigenbatch.errors import ArgumentTypeError, ParameterError
 from eigenbatch.integrations.carried import Refresher, with_direction
+from eigenbatch.integrations.columns import LABELS, joined
 from eigenbatch.integrations.drawn_batches import DrawnBatches, drawn_batches_of
 from eigenbatch.missing import missing
 from eigenbatch.processes import rank_and_world
@@ -33,21 +34,19 @@ except ImportError as reason:
 
 logger = logging.getLogger("eigenbatch")
 
-LABELS = {"label", "labels", "score", "scores"}
-"""Columns that sentence-transformers takes for labels."""
-
 
 class HardBatches(TrainerCallback):
     """Batch sampler and callback in one: chooses batches by cached anchors and positives.
 
     The first two text columns are two towers of a cache that every training step refreshes, without
     extra forward passes. The first epoch has random batches, unless all samples are encoded before
-    it. Data sets to evaluate have random batches; a DatasetDict to train on is refused. Losses that
-    encode a column in several pieces (the Cached... family) cannot be captured; the batches then
-    stay as the cache was, and a warning says so. Cache and sampler are saved in checkpoints: a
-    resumed run continues with the batches that the whole one would have had. `Auto` is shown four
-    batches of the `eval_dataset` at every evaluation: while they are hard, its batches are random.
-    An `eval_dataset` with labels or scores is not shown to it: its pairs need not be positives.
+    it. Data sets to evaluate have random batches; a DatasetDict to train on is refused. A loss may
+    encode a column in pieces, as the Cached... family does. From a loss that shortens embeddings
+    (Matryoshka) nothing is captured: the batches then stay as the cache was, and a warning says so.
+    Cache and sampler are saved in checkpoints: a resumed run continues with the batches that the
+    whole one would have had. `Auto` is shown four batches of the `eval_dataset` at every
+    evaluation: while they are hard, its batches are random. An `eval_dataset` with labels or scores
+    is not shown to it: its pairs need not be positives.
 
     Args:
         model: the SentenceTransformer that is trained.
@@ -210,20 +209,21 @@ class HardBatches(TrainerCallback):
             self._captured.append(output["sentence_embedding"].detach())
 
     def _refresh(self) -> None:
-        columns, self._captured = self._captured, []
+        pieces, self._captured = self._captured, []
         if self._batches is None or self._refresher is None:
             return
         if getattr(self._model, "truncate_dim", None) == self._dim:  # cut by encode() only
-            columns = [rows[:, : self._dim] for rows in columns]
+            pieces = [rows[:, : self._dim] for rows in pieces]
         ids = self._batches.next_ids()
         shape = (len(ids), self._dim)
+        columns = joined(pieces, len(ids))
         if len(columns) < 2 or any(rows.shape != shape for rows in columns[:2]):
             if not self._warned:
                 self._warned = True
                 logger.warning(
                     "a training step gave embeddings of shapes %s, expected two of %s: batches "
-                    "stay random. Cached losses encode in pieces, Matryoshka losses may shorten "
-                    "the embeddings: they cannot be used",
+                    "stay random. Matryoshka losses may shorten the embeddings: they cannot be "
+                    "used then",
                     [tuple(rows.shape) for rows in columns],
                     shape,
                 )

@@ -12,6 +12,7 @@ from eigenbatch.checks import check_callable, described
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 from eigenbatch.integrations.carried import Carried, RunRecord
+from eigenbatch.integrations.columns import Captured, encoded_columns
 from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.missing import missing
 from eigenbatch.monitor.monitor import SpectralMonitor
@@ -49,8 +50,8 @@ class SpectralTrainerCallback(TrainerCallback):
 
     Sentence losses encode one text column after the other: anchors, then positives. In-batch
     losses such as MultipleNegativesRankingLoss contrast them as `Contrast.cross`, and their
-    `scale` is 1 / tau. With gradient accumulation the last micro-batch is read. Losses that encode
-    a column in several pieces (the Cached... family) cannot be captured this way.
+    `scale` is 1 / tau. With gradient accumulation the last micro-batch is read. Losses of the
+    Cached... family, which encode a column in pieces, need a data set that names its columns.
 
     Readings are entries of `trainer.state.log_history`; after `attach(trainer)` they go through
     `trainer.log`, hence to every reporter. A new finding is said once, through Python logging.
@@ -105,8 +106,7 @@ class SpectralTrainerCallback(TrainerCallback):
         self._record = RunRecord(record)
         self._trainer: Any = None
         self._resumed = False
-        self._captured: list[Any] = []  # outputs of the model
-        self._inputs: Any = None  # of the anchors
+        self._captured = Captured()
         self._hook: Any = None
 
     def attach(self, trainer: Any) -> None:
@@ -138,6 +138,8 @@ class SpectralTrainerCallback(TrainerCallback):
             self._carried.load_state_dict(known | {"step": state.global_step})
         if state.is_world_process_zero:
             self._record.open(vars(args) if args is not None else {})
+        dataset = getattr(kwargs.get("train_dataloader"), "dataset", None)
+        self._captured.columns = encoded_columns(dataset)
         self._hook = kwargs["model"].register_forward_hook(self._capture, with_kwargs=True)
 
     def on_save(
@@ -233,34 +235,32 @@ class SpectralTrainerCallback(TrainerCallback):
 
     def _capture(self, module: nn.Module, inputs: Any, named: dict[str, Any], output: Any) -> None:
         wanted = self.monitor.due or self._ids is not None or self._labels is not None
-        if module.training and wanted and len(self._captured) < 2:
-            if not self._captured:
-                self._inputs = inputs or named  # of the anchors
-            self._captured.append(output)
+        if module.training and wanted:
+            self._captured.add(self._embedding, inputs or named, output)
 
     def _use(self) -> None:
         """Count the batch; show it to cache and probe."""
         self._carried.consumed += 1
-        if not self._captured:
+        if not self._captured or self._ids is self._labels is None:
             return
+        columns = self._captured.two_columns()
+        rows = len(columns[0])
         if self._ids is not None:
-            rows = map(self._embedding, self._captured[:2])
-            self._carried.refresh(self._ids(self._inputs), *rows)
+            self._carried.refresh(self._captured.of_anchors(self._ids, rows), *columns)
         if self._labels is not None:
-            self._carried.judge(self._embedding(self._captured[0]), self._labels(self._inputs))
-        self._inputs = None
+            self._carried.judge(columns[0], self._captured.of_anchors(self._labels, rows))
 
     def _release(self) -> None:
         if self._hook is not None:
             self._hook.remove()
-        self._hook = self._inputs = None
+        self._hook = None
         self._captured.clear()
 
     def _contrast(self) -> Contrast:
-        if len(self._captured) < 2:
+        columns = self._captured.two_columns()
+        if len(columns) < 2:
             raise ShapeError(
-                f"the model made {len(self._captured)} embeddings in this step, 2 are needed: "
+                f"the model made {len(columns)} embeddings in this step, 2 are needed: "
                 "anchors and positives"
             )
-        anchors, positives = (self._embedding(output).detach() for output in self._captured[:2])
-        return self._layout(anchors, positives)
+        return self._layout(*columns)

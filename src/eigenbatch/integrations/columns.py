@@ -1,0 +1,95 @@
+"""Text columns from the embeddings that a model makes in one training step.
+
+Losses of the Cached... family (GradCache) encode all columns twice: first without gradients, one
+piece of a column after the other, then with gradients. Other losses encode a column at once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eigenbatch.errors import ShapeError
+
+LABELS = {"label", "labels", "score", "scores"}
+"""Columns that sentence-transformers takes for labels."""
+
+
+def joined(pieces: Sequence[Tensor], rows: int) -> list[Tensor]:
+    """Consecutive pieces as columns of `rows` rows; what is left over is the last one."""
+    columns: list[Tensor] = []
+    begun: list[Tensor] = []
+    for piece in pieces:
+        begun.append(piece)
+        if sum(map(len, begun)) >= rows:
+            columns.append(torch.cat(begun))
+            begun = []
+    return [*columns, torch.cat(begun)] if begun else columns
+
+
+def encoded_columns(dataset: Any) -> int | None:
+    """How many columns of a data set the trainer encodes; None if it does not say."""
+    names = getattr(dataset, "column_names", None)
+    return len(set(names) - LABELS - {"dataset_name"}) if isinstance(names, list) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Encoded:
+    rows: Tensor | Exception  # why there are none
+    inputs: Any
+    with_gradients: bool
+
+
+class Captured:
+    """What a model made in one training step, as far as two columns need it."""
+
+    def __init__(self) -> None:
+        self._found: list[_Encoded] = []
+        self.columns: int | None = None  # that a step encodes, if it is known
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, embedding: Callable[[Any], Tensor], inputs: Any, output: Any) -> None:
+        """Keep the embeddings of a call. If `embedding` fails, `two_columns` will raise that."""
+        if len(self) >= 2 and any(one.with_gradients for one in self._found):
+            return
+        try:
+            rows: Tensor | Exception = embedding(output).detach()
+        except Exception as reason:
+            rows = reason
+        with_gradients = torch.is_grad_enabled()
+        self._found.append(_Encoded(rows=rows, inputs=inputs, with_gradients=with_gradients))
+
+    def clear(self) -> None:
+        """Forget the step."""
+        self._found.clear()
+
+    def two_columns(self) -> list[Tensor]:
+        """Embeddings of the first two columns, or of one if there are no more."""
+        for one in self._found:
+            if isinstance(one.rows, Exception):
+                raise one.rows
+        rows = [one.rows for one in self._found if isinstance(one.rows, Tensor)]
+        pieces = len(list(takewhile(lambda one: not one.with_gradients, self._found)))
+        if pieces < 2 or (pieces == 2 and self.columns is None):
+            return rows[:2]
+        total = sum(map(len, rows[:pieces]))
+        if self.columns is None or total % self.columns:
+            raise ShapeError(
+                f"the loss encodes in pieces, {total} rows in all of {self.columns} columns: "
+                "these cannot be told apart. Train on a Dataset that names its columns"
+            )
+        return joined(rows[:pieces], total // self.columns)[:2]
+
+    def of_anchors(self, read: Callable[[Any], Tensor], rows: int) -> Tensor:
+        """What the inputs of the first column say about its rows."""
+        found = read(self._found[0].inputs)
+        for one in self._found[1:]:
+            if len(found) >= rows:
+                break
+            found = torch.cat([found, read(one.inputs)])
+        return found
