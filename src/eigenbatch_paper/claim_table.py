@@ -15,7 +15,7 @@ from eigenbatch_paper.registry import NAMES
 from eigenbatch_paper.verdict import Outcome
 
 OWN = "| Beyond the paper"  # the section of claims that the paper does not make
-COLOURS = 64  # of a figure's palette: enough for lines and text, and small
+COLOURS = 256  # of a figure's palette: with 64 two colours of lines became one
 
 FIELDS = {
     "claim", "section", "statement", "criterion", "printed", "measured", "note", "outcome", "scale",

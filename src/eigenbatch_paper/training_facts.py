@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from eigenbatch.runs import (
 )
 from eigenbatch_paper.claim import Row
 from eigenbatch_paper.figures import BLUE, FAINT, GREY, ORANGE, POLICIES, YELLOW
+from eigenbatch_paper.tables import NONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +65,7 @@ def peak_sigma(row: Row) -> float:
 
 
 def collapsed(row: Row) -> bool:
-    """The paper's flags: sigma-hat above 0.99, or mean alignment above 0.98."""
+    """Sigma-hat above 0.99; the printed second flag is not used, see docs/paper-notes.md."""
     return bool(row["collapsed"])
 
 
@@ -79,35 +81,48 @@ def target_of(rows: Sequence[Row], share: float) -> float:
     return share * mean(rows, accuracy)
 
 
-def time_to(target: float) -> Quantity:
-    """Processor seconds to an accuracy, selection and cache refresh included.
+@dataclass(frozen=True, slots=True)
+class Until:
+    """How long a run takes to an accuracy; its whole length if it does not get there."""
 
-    A run that does not get there counts with its whole time.
-    """
-    return lambda row: min(first_crossing(row["times"], row["knn"], target), row["times"][-1])
+    target: float
+    over: str  # the list of a row that it is read from
+
+    def __call__(self, row: Row) -> float:
+        """Its time or its epochs."""
+        length: float = row[self.over][-1]
+        return min(first_crossing(row[self.over], row["knn"], self.target), length)
+
+    def reached(self, row: Row) -> bool:
+        """Whether the run gets there."""
+        return bool(max(row["knn"]) >= self.target)
 
 
-def epochs_to(target: float) -> Quantity:
-    """Epochs to an accuracy; all of them if the run does not get there."""
-    return lambda row: min(
-        first_crossing(row["curve_epochs"], row["knn"], target), row["curve_epochs"][-1]
-    )
+def time_to(target: float) -> Until:
+    """Processor seconds to an accuracy, selection and cache refresh included."""
+    return Until(target, "times")
+
+
+def epochs_to(target: float) -> Until:
+    """Epochs to an accuracy."""
+    return Until(target, "curve_epochs")
 
 
 def unreached(rows: Sequence[Row], target: float) -> str:
-    """How many runs do not reach the target, as a sentence; empty if all do."""
-    count = sum(max(row["knn"]) < target for row in rows)
+    """The target and how many runs do not reach it, as a sentence."""
+    count = sum(not time_to(target).reached(row) for row in rows)
     if not count:
         return f"Target {target:.3f} kNN accuracy."
     return (
         f"Target {target:.3f} kNN accuracy; {count} of {len(rows)} runs do not reach it and count "
-        "with their whole time."
+        "with their whole time. A pair in which neither does says nothing about time."
     )
 
 
 def at_least(text: str, rows: Sequence[Row], target: float) -> str:
     """A mean time or number of epochs: a lower bound if some runs do not reach the target."""
-    return f"at least {text}" if any(max(row["knn"]) < target for row in rows) else text
+    bound = text != NONE and not all(map(time_to(target).reached, rows))
+    return f"at least {text}" if bound else text
 
 
 def mean(rows: Sequence[Row], quantity: Quantity) -> float:
@@ -117,31 +132,37 @@ def mean(rows: Sequence[Row], quantity: Quantity) -> float:
 
 def gain(treated: Sequence[Row], baseline: Sequence[Row], quantity: Quantity) -> PairedDifference:
     """Paired difference of a quantity over the seeds both have."""
-    return paired_difference(*_paired(treated, baseline, quantity))
+    pairs = _paired(treated, baseline)
+    return paired_difference([quantity(ours) for ours, _ in pairs],
+                             [quantity(theirs) for _, theirs in pairs])  # fmt: skip
 
 
 def saved(treated: Sequence[Row], baseline: Sequence[Row], quantity: Quantity) -> PairedDifference:
-    """Relative saving 1 - treated / baseline: 0.15 is 15 % less."""
-    ours, theirs = _paired(treated, baseline, quantity)
-    shares = [
-        1 - a / b if math.isfinite(a) and math.isfinite(b) and b > 0 else math.nan
-        for a, b in zip(ours, theirs, strict=True)
-    ]
+    """Relative saving 1 - treated / baseline: 0.15 is 15 % less.
+
+    NaN if there is a pair of which neither run reaches the target of a time: two lengths of runs
+    say nothing. If one of them does, the other's length is a bound in its favour.
+    """
+    shares = [_share_saved(ours, theirs, quantity) for ours, theirs in _paired(treated, baseline)]
     return paired_difference(shares, [0.0] * len(shares))
 
 
-def _paired(
-    treated: Sequence[Row], baseline: Sequence[Row], quantity: Quantity
-) -> tuple[list[float], list[float]]:
-    by_seed = {row["seed"]: quantity(row) for row in baseline}
-    both = [row for row in treated if row["seed"] in by_seed]
-    return [quantity(row) for row in both], [by_seed[row["seed"]] for row in both]
+def _share_saved(ours: Row, theirs: Row, quantity: Quantity) -> float:
+    if isinstance(quantity, Until) and not (quantity.reached(ours) or quantity.reached(theirs)):
+        return math.nan
+    a, b = quantity(ours), quantity(theirs)
+    return 1 - a / b if math.isfinite(a) and math.isfinite(b) and b > 0 else math.nan
+
+
+def _paired(treated: Sequence[Row], baseline: Sequence[Row]) -> list[tuple[Row, Row]]:
+    by_seed = {row["seed"]: row for row in baseline}
+    return [(row, by_seed[row["seed"]]) for row in treated if row["seed"] in by_seed]
 
 
 def percent(difference: PairedDifference, unit: str = "%") -> str:
     """A difference of shares, with its interval, e.g. "+1.2 % ± 0.8"; unit: "%" or "points"."""
     if not math.isfinite(difference.mean):
-        return "without a time in some run"
+        return "not known, for lack of a time in some pair"
     half = 100 * difference.half_width
     text = f"{100 * difference.mean:+.1f} {unit}"
     return f"{text} ± {half:.1f}" if math.isfinite(half) else text

@@ -11,7 +11,8 @@ finding about an effect, read from its 95 % interval beside zero and the printed
 | holds zero and excludes the printed figure, or lies on the other side of zero | refuted |
 | fewer than three pairs, or a run without a value | open |
 
-A claim that two things are equal, or that nothing is lost, has a margin instead:
+A claim that two things are equal, or that nothing is lost, has a margin instead, and one about a
+range of values that range:
 
 | interval | finding |
 | --- | --- |
@@ -100,10 +101,14 @@ def interval(low: float, high: float, printed: float | None = None) -> Finding:
 
 def equal(difference: PairedDifference, *, within: float) -> Finding:
     """Claimed to be equal: shown if the interval lies within a margin, refuted if beyond it."""
-    low, high = _ends(difference)
-    if -within <= low and high <= within:
+    return inside(*_ends(difference), -within, within)
+
+
+def inside(low: float, high: float, least: float, most: float) -> Finding:
+    """Claimed to lie in a range: shown if all of a 95 % interval does, refuted if none of it."""
+    if least <= low and high <= most:
         return "shown"
-    return "refuted" if low > within or high < -within else "open"
+    return "refuted" if low > most or high < least else "open"  # NaN is open
 
 
 def no_loss(difference: PairedDifference, *, within: float) -> Finding:

@@ -58,7 +58,7 @@ def judge(rows: list[Row]) -> Verdict:
         "final accuracy against Random: " + facts.listed(gains, "points")
         + "; AUAC of the first half: "
         + ", ".join(f"{name} {facts.mean(groups[name], facts.accuracy_area):.3f}"
-                    for name in ("random", "greedy-64", WINDOW)),
+                    for name in ("random", *FASTER, WINDOW)),
         facts.unreached(rows, target) + " R_eff of the batches: "
         + ", ".join(f"{name} {_rank(group):.1f}" for name, group in groups.items()) + ".",
     )  # fmt: skip

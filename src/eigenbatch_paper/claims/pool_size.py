@@ -10,7 +10,7 @@ from eigenbatch_paper import training_facts as facts
 from eigenbatch_paper.claim import Chunk, Row, Scale
 from eigenbatch_paper.figures import BLUE, SKY
 from eigenbatch_paper.training_chunks import batch_size, policies, training_claim
-from eigenbatch_paper.verdict import Finding, Verdict, decided, effect
+from eigenbatch_paper.verdict import Verdict, decided, effect, inside
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ def judge(rows: list[Row]) -> Verdict:
     )
     return decided(
         {"the largest pool saves epochs": effect(whole, 1 - 110 / 137)},
-        {"the middle pool has 60-100 % of that": _share(low, high)},
+        {"the middle pool has 60-100 % of that": inside(low, high, LEAST, 1)},
         f"epochs saved to {target:.3f}: pool of 4 batches {facts.percent(part)}, "
         f"of 10 {facts.percent(whole)}"
         + ("" if math.isnan(low) else f"; share of it {low:.0%} to {high:.0%} (95 %)"),
@@ -56,13 +56,6 @@ def _saved_share(
     none, some, most = (facts.mean(runs, facts.epochs_to(target)) for runs in
                         (random, middle, largest))  # fmt: skip
     return (none - some) / (none - most) if none != most else math.nan
-
-
-def _share(low: float, high: float) -> Finding:
-    """Whether an interval lies in the printed range, beside it, or across its border."""
-    if low >= LEAST and high <= 1:
-        return "shown"
-    return "refuted" if high < LEAST or low > 1 else "open"
 
 
 def draw(rows: list[Row], figure: "Figure") -> None:
@@ -82,7 +75,7 @@ def draw(rows: list[Row], figure: "Figure") -> None:
         ylabel="epochs to the target",
         title="Dots: seeds; diamonds: their mean",
     )
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     axes.spines[["top", "right"]].set_visible(False)
 
 

@@ -63,7 +63,8 @@ def judge(rows: list[Row]) -> Verdict:
         f"mean correlation {min(ends):.2g} to {max(ends):.2g} after {rows[0]['read_at'][-1]} "
         f"steps; inflation at N- = {NEGATIVES} x{min(factors):,.0f} to x{max(factors):,.0f}",
         "Embeddings share a mean direction early in training, so that all keys are correlated, "
-        "not only neighbours in the queue. Later steps were not looked at.",
+        "not only neighbours in the queue. Later steps were not looked at; the paper does not "
+        "say when it looked.",
     )
 
 
@@ -84,8 +85,8 @@ def draw(rows: list[Row], figure: "Figure") -> None:
 CLAIM = training_claim(
     name="queue-correlation",
     section="Effect of Correlated Negatives, MoCo queue note",
-    statement="Averaged over all pairs the keys of a MoCo queue are hardly correlated early in "
-    "training, so the sampling term is not inflated.",
+    statement="Averaged over all pairs the keys of a MoCo queue are hardly correlated, so the "
+    "sampling term is not inflated.",
     printed="mean correlation far below 1e-3; inflation close to 1 for N- <= 1024",
     criterion="The mean cosine of two keys of the queue is below 1e-3 at the end of the steps in "
     "every run; and 1 + 1023 times it is below 1.1.",

@@ -5,6 +5,7 @@ whitened copies of the batches are only measured (passive).
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from eigenbatch.runs import PairedDifference, paired_difference
 from eigenbatch_paper.claim import Chunk, Place, Row, Scale
-from eigenbatch_paper.figures import BLUE, GREY, ORANGE, SHADE
+from eigenbatch_paper.figures import BLUE, GREEN, GREY, ORANGE, SHADE
 from eigenbatch_paper.training_chunks import (
     FEWER_SEEDS,
     facts,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 PERIOD = {"smoke": 4, "small": 100, "paper": 100}
 AFTER = {"smoke": 0, "small": 68, "paper": 70 * 312}  # batches; epoch 70 in the paper
+LATE = 70 / 90  # of a run: where the paper begins
 RATIO = 1.37
 ACTIVE, PASSIVE = "active", "passive"
 
@@ -110,7 +112,11 @@ def judge(rows: list[Row]) -> Verdict:
         f"The mean rolling variance of a run is {min(beyond):.3g} to {max(beyond):.3g} times the "
         "bound (V) / n that the paper draws above it. Active: while batches are whitened nothing "
         "keeps the embeddings themselves apart, and sigma-hat of raw ones jumps up after a "
-        "switch. Putting whitened rows back on the sphere undoes part of the whitening.",
+        "switch; at scale small its spans begin early, a raw one first, where the variance still "
+        "falls, which is part of its ratio. Passive: batches and their whitened copies at the same "
+        "steps, from 70/90 of the run on, where the paper begins; it was the spans in turn at "
+        "first, which compared early raw batches with later whitened ones. Putting whitened rows "
+        "back on the sphere undoes part of the whitening.",
     )
 
 
@@ -126,45 +132,52 @@ def _text(ratio: PairedDifference) -> str:
     return f"{np.exp(ratio.mean):.2f}x ({np.exp(ratio.low):.2f} to {np.exp(ratio.high):.2f})"
 
 
-def _series(row: Row) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gradient and sigma-hat of every step as the protocol sees them, and where it whitens."""
-    gradient, sigma = (np.array(row["readings"][name]) for name in ("gradient", "sigma_hat"))
-    step = np.arange(len(gradient)) - row["whiten_after"]
-    white = (step >= 0) & (step // row["whiten_period"] % 2 == 1)
-    if row["arm"] == PASSIVE:
-        gradient = np.where(white, row["copies"]["gradient"], gradient)
-        sigma = np.where(white, row["copies"]["sigma_hat"], sigma)
-    return gradient, sigma, white
+def _white(row: Row) -> np.ndarray:
+    """Where batches are whitened in training."""
+    step = np.arange(len(row["readings"]["gradient"])) - row["whiten_after"]
+    return np.asarray((step >= 0) & (step // row["whiten_period"] % 2 == 1))
+
+
+def _late(row: Row) -> int:
+    """The first step that a raw run and its copies are compared at."""
+    return int(LATE * len(row["copies"]["gradient"]))
 
 
 def _spans(row: Row) -> tuple[float, float, float]:
-    """Mean rolling variance of raw and of whitened spans, and sigma-hat of the latter."""
-    gradient, sigma, white = _series(row)
-    period, first = row["whiten_period"], row["whiten_after"]
+    """Mean rolling variance of raw and of whitened batches, and sigma-hat of the latter."""
+    period, gradient = row["whiten_period"], row["readings"]["gradient"]
+    if row["arm"] == PASSIVE:
+        late = slice(_late(row), None)
+        raw, whitened = (
+            float(np.mean(_rolling_variance(values[late], period)))
+            for values in (gradient, row["copies"]["gradient"])
+        )
+        return raw, whitened, float(np.mean(row["copies"]["sigma_hat"][late]))
+    white = _white(row)
     variances: dict[bool, list[float]] = {True: [], False: []}
-    for start in range(first, len(gradient) - period + 1, period):
+    for start in range(row["whiten_after"], len(gradient) - period + 1, period):
         rolling = _rolling_variance(gradient[start : start + period], period)
         variances[bool(white[start])].append(float(np.mean(rolling)))
-    raw, whitened = np.mean(variances[False]), np.mean(variances[True])
-    return float(raw), float(whitened), float(sigma[white].mean())
+    sigma = np.array(row["readings"]["sigma_hat"])[white].mean()
+    return float(np.mean(variances[False])), float(np.mean(variances[True])), float(sigma)
 
 
 def _over_bound(row: Row) -> float:
-    """Mean rolling variance over the spans, by the mean of (V) / n as the readings have it."""
+    """Mean rolling variance of both, by the mean of (V) / n as the readings have it."""
     raw, whitened, _ = _spans(row)
     bound = row["readings"]["gradient_rolling_variance_bound"][row["whiten_after"] :]
     return float((raw + whitened) / 2 / np.mean(bound))
 
 
-def _rolling_variance(values: np.ndarray, period: int) -> np.ndarray:
+def _rolling_variance(values: Sequence[float], period: int) -> np.ndarray:
     """Of windows of half a period: 50 steps as printed."""
     window = max(2, period // 2)
-    views = np.lib.stride_tricks.sliding_window_view(values, min(window, len(values)))
+    views = np.lib.stride_tricks.sliding_window_view(np.array(values), min(window, len(values)))
     return np.asarray(views.var(axis=1, ddof=1))
 
 
 def draw(rows: list[Row], figure: "Figure") -> None:
-    """Gradient, its rolling variance and sigma-hat of one run of each arm; whitened spans grey."""
+    """Gradient, its rolling variance and sigma-hat of one run of each arm."""
     figure.set_size_inches(9, 7)
     panels = figure.subplots(3, 2, sharex="col")
     for column, arm in enumerate((ACTIVE, PASSIVE)):
@@ -173,32 +186,36 @@ def draw(rows: list[Row], figure: "Figure") -> None:
         panels[0, column].set_title(f"{arm}: {WORDS[arm]}", fontsize=10)
 
 
-WORDS = {ACTIVE: "whitened in training", PASSIVE: "copies measured"}
+WORDS = {ACTIVE: "whitened in training (grey)", PASSIVE: "copies measured, compared in grey"}
 
 
 def _draw_arm(panels: "list[Axes]", row: Row) -> None:
-    gradient, sigma, white = _series(row)
-    period = row["whiten_period"]
-    steps = np.arange(len(gradient))
-    bound = np.array(row["readings"]["gradient_rolling_variance_bound"])
+    period, passive = row["whiten_period"], row["arm"] == PASSIVE
+    lines = [(BLUE, row["readings"])] + passive * [(GREEN, row.get("copies"))]
+    steps = np.arange(len(row["readings"]["gradient"]))
     top, middle, bottom = panels
-    top.plot(steps, gradient, color=BLUE, lw=0.7)
-    top.set(ylabel="mean squared gradient", yscale="log")
-    for start in range(row["whiten_after"], len(gradient), period):
-        rolling = _rolling_variance(gradient[start : start + period], period)
-        middle.plot(start + period - np.arange(len(rolling), 0, -1), rolling, color=BLUE, lw=0.7)
+    for colour, values in lines:
+        top.plot(steps, values["gradient"], color=colour, lw=0.7)
+        bottom.plot(steps, values["sigma_hat"], color=colour, lw=0.7)
+        begin, length = (_late(row), len(steps)) if passive else (row["whiten_after"], period)
+        for start in range(begin, len(steps), length):
+            rolling = _rolling_variance(values["gradient"][start : start + length], period)
+            last = min(start + length, len(steps))
+            middle.plot(last - np.arange(len(rolling), 0, -1), rolling, color=colour, lw=0.7)
+    bound = row["readings"]["gradient_rolling_variance_bound"]
     middle.plot(steps[: len(bound)], bound, color=ORANGE, lw=0.7, label="bound (V) / n")
     for level, name in zip(_spans(row)[:2], ("raw", "whitened"), strict=True):
         middle.axhline(level, color=GREY, ls="--", lw=1)
         middle.annotate(f"mean, {name}", (0, level), xycoords=("axes fraction", "data"), fontsize=7,
                         va="bottom", color=GREY)  # fmt: skip
+    top.set(ylabel="mean squared gradient", yscale="log")
     middle.set(ylabel="variance of 50 steps", yscale="log")
     middle.legend(frameon=False, fontsize=7)
-    bottom.plot(steps, sigma, color=ORANGE, lw=0.7)
     bottom.axhline(1 / row["dim"], color=GREY, ls=":", lw=1)
     bottom.set(xlabel="step", ylabel="sigma-hat", yscale="log")
+    shaded = steps >= _late(row) if passive else _white(row)
     for axes in panels:
-        axes.fill_between(steps, 0, 1, where=white, transform=axes.get_xaxis_transform(),
+        axes.fill_between(steps, 0, 1, where=shaded, transform=axes.get_xaxis_transform(),
                           color=SHADE, lw=0, zorder=0)  # fmt: skip
         axes.spines[["top", "right"]].set_visible(False)
 
@@ -210,7 +227,8 @@ CLAIM = training_claim(
     "of the gradient by 1.37x.",
     printed="raw / whitened 1.37x; sigma about 1/d",
     criterion="Batches whitened in training have a smaller rolling variance than raw ones, by 1.37 "
-    "times within the interval over runs; and so have whitened copies of a raw run, sigma is "
+    "times within the interval over runs; and so have whitened copies of a raw run at the same "
+    "steps, from 70/90 of the run on; sigma is "
     "within 10 % of 1/d, and the rolling variance below the bound (V) / n.",
     runs="100 raw, 100 whitened steps in turn (at scale small 12 epochs, from step 68 on)",
     paper_size="ImageNet-1k, ResNet-50, n=4096, tau=0.1, 100 raw / 100 whitened steps in turn from "
