@@ -137,3 +137,23 @@ def test_bad_use_is_explained(tmp_path):
     watch = SpectralWatch(made, SpectralMonitor(0.2), cache=EmbeddingCache(64, dim=8))
     with pytest.raises(ParameterError, match="pass ids="):
         watch(*views())
+
+
+def test_the_record_of_a_resumed_run_has_every_step_once(tmp_path, caplog):
+    def run(first, last, *, resumed=False):
+        made = accelerator(tmp_path)
+        monitor = SpectralMonitor(0.2, every=1, quiet=True)
+        with SpectralWatch(made, monitor, record=tmp_path / "run") as watch:
+            if resumed:
+                made.load_state(str(tmp_path / "saved"))
+            for step in range(first, last + 1):
+                watch(*views(step))
+                if step == 3:
+                    made.save_state(str(tmp_path / "saved"))
+
+    run(1, 5)
+    run(4, 8, resumed=True)
+    found = read_run(tmp_path / "run")
+    assert found.finished
+    assert found.series["spectral/loss"].step.tolist() == list(range(1, 9))
+    assert "was logged after step" not in caplog.text

@@ -398,6 +398,22 @@ def test_a_loss_that_encodes_in_pieces_fills_the_cache_as_the_plain_one(tmp_path
     assert torch.allclose(plain, pieces, atol=1e-3)
 
 
+def test_a_checkpoint_holds_the_settings_and_neither_data_nor_model(tmp_path):
+    """The trainer pickles its arguments, of which the batch sampler is one."""
+    trained = model()
+    hard = HardBatches(trained, Auto(lambda: 0.05), coverage="free")
+    made = trainer(tmp_path, trained, hard, Noting(trained), max_steps=2, save_strategy="steps",
+                   save_steps=2)  # fmt: skip
+    callback = SpectralTrainerCallback(
+        SpectralMonitor(lambda: 0.05, quiet=True), record=tmp_path / "run", sinks=[lambda _: None]
+    )
+    callback.attach(made)
+    made.add_callback(callback)
+    made.train()
+    saved = torch.load(tmp_path / "checkpoint-2" / "training_args.bin", weights_only=False)
+    assert saved.batch_sampler == ("Auto", "free", None, False)
+
+
 def test_wrong_arguments_are_named():
     with pytest.raises(ArgumentTypeError, match="model must be a SentenceTransformer"):
         HardBatches(None, Neighbours(1))

@@ -54,18 +54,17 @@ class SimCLR(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-def fit(module, callback, directory: Path, **settings) -> pl.Trainer:
+def fit(module, callback, directory: Path, *, resume=None, **settings) -> pl.Trainer:
     rows = torch.randn(PAIRS * STEPS, 8, generator=torch.Generator().manual_seed(0))
     trainer = pl.Trainer(
-        max_epochs=1,
         accelerator="cpu",
         callbacks=callback if isinstance(callback, list) else [callback],
         default_root_dir=directory,
         enable_progress_bar=False,
         enable_model_summary=False,
-        **({"logger": False, "enable_checkpointing": False} | settings),
+        **({"max_epochs": 1, "logger": False, "enable_checkpointing": False} | settings),
     )
-    trainer.fit(module, DataLoader(TensorDataset(rows), PAIRS))
+    trainer.fit(module, DataLoader(TensorDataset(rows), PAIRS), ckpt_path=resume)
     return trainer
 
 
@@ -216,6 +215,36 @@ def test_a_finished_run_is_recorded_whole(tmp_path: Path) -> None:
     assert {line["step"] for line in lines} == {1, 6, 11}
     assert len(read_run(tmp_path / "run").metrics.records["diagnoses"]) == 3
     assert lines[-1]["finished"] == 1
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before")
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_the_record_of_a_resumed_run_has_every_step_once(tmp_path: Path, caplog) -> None:
+    class Fails(SimCLR):
+        def training_step(self, batch, batch_idx):
+            if batch_idx == 8:
+                raise RuntimeError("power cut")
+            return super().training_step(batch, batch_idx)
+
+    def run(module, **settings):
+        monitor = SpectralMonitor(TAU, every=1, quiet=True)
+        saving = pl.callbacks.ModelCheckpoint(
+            tmp_path, every_n_train_steps=6, save_top_k=-1, filename="at-{step}"
+        )
+        callback = SpectralCallback(monitor, record=tmp_path / "run")
+        fit(module, [callback, saving], tmp_path, enable_checkpointing=True, **settings)
+
+    def steps():
+        return [line["step"] for line in lines_of(tmp_path / "run") if "spectral/loss" in line]
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        run(Fails())
+    run(SimCLR(), resume=tmp_path / "at-step=6.ckpt")
+    assert steps() == list(range(1, STEPS + 1))
+    run(SimCLR(), resume=tmp_path / f"at-step={STEPS}.ckpt", max_epochs=2)  # extended
+    assert steps() == list(range(1, 2 * STEPS + 1))
+    assert read_run(tmp_path / "run").finished
+    assert "was logged after step" not in caplog.text
 
 
 def lines_of(run: Path) -> list[dict]:

@@ -28,10 +28,11 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from eigenbatch import EmbeddingCache, Greedy, SpectralBatchSampler
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.errors import ParameterError
+from eigenbatch.errors import ParameterError, RunError
 from eigenbatch.integrations.transformers import SpectralTrainerCallback
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.stopping import StopOn
+from eigenbatch.runs import read_run
 
 pytestmark = [
     pytest.mark.slow,
@@ -79,7 +80,7 @@ def train(
         ),
         train_dataset=Dataset.from_dict({"anchor": WORDS, "positive": positives}),
         loss=loss or MultipleNegativesRankingLoss(model, scale=SCALE),
-        callbacks=[callback],
+        callbacks=callback if isinstance(callback, list) else [callback],
     )
     trainer.train(resume_from_checkpoint=resume)
     return trainer
@@ -268,6 +269,53 @@ def test_a_resumed_run_goes_on_with_its_steps_and_its_history(tmp_path) -> None:
     callback = SpectralTrainerCallback(monitor, sinks=[late.append])
     train(callback, tmp_path, resume=str(tmp_path / "checkpoint-3"))
     assert [reading.step for reading in late] == list(range(3, STEPS))
+
+
+class Fails(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        if state.global_step == self.step:
+            raise RuntimeError("power cut")
+
+
+def test_the_record_of_a_resumed_run_has_every_step_once(tmp_path: Path, caplog) -> None:
+    def run(step=0, **changes):
+        callback = SpectralTrainerCallback(
+            SpectralMonitor(1 / SCALE, every=1, quiet=True), record=tmp_path / "run"
+        )
+        saving = {"save_strategy": "steps", "save_steps": 2, "max_steps": 5}
+        train([callback, Fails(step)], tmp_path, **saving | changes)
+
+    def steps():
+        lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+        return [line["step"] for line in lines if "spectral/loss" in line]
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        run(step=4)
+    run(resume=str(tmp_path / "checkpoint-2"))
+    assert steps() == [1, 2, 3, 4, 5]
+    assert read_run(tmp_path / "run").finished
+    run(resume=str(tmp_path / "checkpoint-5"), max_steps=STEPS)  # extended after its end
+    assert steps() == [1, 2, 3, 4, 5, 6]
+    assert read_run(tmp_path / "run").finished
+    assert "was logged after step" not in caplog.text
+    with pytest.raises(RunError, match="holds a finished run: give record= another folder"):
+        run()
+
+
+def test_a_new_run_sets_an_unfinished_record_aside(tmp_path: Path, caplog) -> None:
+    def run(*more):
+        monitor = SpectralMonitor(1 / SCALE, every=1, quiet=True)
+        train([SpectralTrainerCallback(monitor, record=tmp_path / "run"), *more], tmp_path)
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        run(Fails(4))
+    run()
+    assert read_run(tmp_path / "run").finished
+    assert not read_run(tmp_path / "run-unfinished-1").finished
+    assert "run-unfinished-1" in caplog.text
 
 
 def test_readings_are_in_the_trainers_log_and_in_the_record(tmp_path: Path) -> None:

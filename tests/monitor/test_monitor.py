@@ -3,6 +3,7 @@ import logging
 import re
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from batches import PAIRS, TAU, healthy_views, samples
@@ -196,9 +197,9 @@ def test_ids_may_be_a_list_as_samplers_yield_them() -> None:
     assert "repeated ids" in " ".join(one.name for one in reading.diagnoses)
 
 
-def test_a_loss_with_a_graph_is_read_without_a_warning() -> None:
+@pytest.mark.parametrize("loss", [torch.ones(1, requires_grad=True).sum(), np.float32(1), 1])
+def test_any_number_is_a_loss_and_read_without_a_warning(loss) -> None:
     z1, z2 = healthy_views()
-    loss = torch.ones(1, requires_grad=True).sum()
     assert SpectralMonitor(TAU, strict=True)(z1, z2, loss=loss) is not None
 
 

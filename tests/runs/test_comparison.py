@@ -122,6 +122,11 @@ def test_a_curve_crosses_its_target_between_two_points(target, place):
     assert found == pytest.approx(place, nan_ok=True)
 
 
+def test_a_run_without_epochs_has_no_loss_area(tmp_path):
+    lines = [{"step": i, "seconds": 1.0 * i, "loss": 5.0, "knn": 0.1 * i} for i in range(1, 5)]
+    assert math.isnan(summarise(written(tmp_path, lines), target=0.3).loss_area)
+
+
 def test_a_run_that_diverges_keeps_the_losses_it_had(tmp_path):
     lines = [
         {"step": i, "epoch": i // 2, "seconds": 1.0, "loss": None if i > 2 else 5.0}

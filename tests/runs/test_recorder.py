@@ -172,6 +172,26 @@ def test_the_place_of_a_line_is_not_overwritten(tmp_path, name):
         run.log(8, {name: 99})
 
 
+def test_a_run_is_resumed_from_the_step_of_a_checkpoint(tmp_path):
+    with Recorder(tmp_path / "run") as run:
+        for step in range(1, 6):
+            run.log(step, loss=step)
+        run.stop("power cut")
+    for end in (9, 12):  # the second time the run is finished already
+        with Recorder(tmp_path / "run", resume=True, until=3) as run:
+            for step in range(4, end):
+                run.log(step, loss=10 * step)
+        found = read_run(tmp_path / "run")
+        assert found.finished
+        assert found.series["loss"].step.tolist() == list(range(1, end))
+        assert found.series["loss"].value[:4].tolist() == [1, 2, 3, 40]
+    with Recorder(tmp_path / "new") as run:
+        run.stop("at once")
+    with Recorder(tmp_path / "new", resume=True, until=0) as run:
+        run.log(0, loss=1)
+    assert read_run(tmp_path / "new").finished
+
+
 def test_a_run_that_was_stopped_stays_unfinished(tmp_path):
     with Recorder(tmp_path / "run") as run:
         run.log(1, loss=1.0)

@@ -161,6 +161,15 @@ def test_a_file_that_was_only_filled_has_no_training_step(tmp_path):
         assert EmbeddingCache(6, 8, towers=towers, path=path).latest() is None
 
 
+def test_an_inference_pass_over_trained_samples_is_none_in_a_reopened_file_too(tmp_path):
+    path = tmp_path / "cache"
+    cache = EmbeddingCache(6, 8, towers=2, path=path)
+    cache.update([5, 2], *both(2))
+    assert EmbeddingCache(6, 8, towers=2, path=path).latest() is not None
+    cache.update([5, 2], *both(2), trained=False)
+    assert EmbeddingCache(6, 8, towers=2, path=path).latest() is None
+
+
 @pytest.mark.parametrize(
     "selector",
     [

@@ -75,7 +75,6 @@ class SpectralWatch:
         self._epoch = 0  # that `consumed` is about
         monitor.say_through(self._say)
         accelerator.register_for_checkpointing(self)
-        self._record.open({})
 
     def __call__(
         self,
@@ -100,6 +99,7 @@ class SpectralWatch:
         Returns:
             The reading; None on steps that are not read.
         """
+        self._record.open({}, step=self._step)  # once it is known whether the run is resumed
         self._step += 1
         self._count_batch()
         if self._carried.cache is not None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import torch
 from torch import Tensor
 
 from eigenbatch.checks import check_type
+from eigenbatch.errors import RunError
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.online_probe import OnlineProbe
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.runs.directory import RunDirectory
+from eigenbatch.runs.record import is_whole
 from eigenbatch.runs.recorder import OWN, Recorder
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
@@ -127,18 +130,30 @@ class Carried:
 
 
 class RunRecord:
-    """A run directory that a callback writes; an unfinished one is resumed."""
+    """A run directory that a callback writes."""
 
     def __init__(self, path: str | Path | None) -> None:
         check_type(path, (str, Path, type(None)), "record")
         self._path = path
         self._run: Recorder | None = None
 
-    def open(self, config: object) -> None:
-        """Begin the record, unless there is none or another process writes it."""
-        if self._path is not None:
-            exists = RunDirectory(Path(self._path)).manifest.exists()
-            self._run = Recorder(self._path, config, resume=exists)
+    def open(self, config: object, *, step: int) -> None:
+        """Begin the record, or continue it from the step of the checkpoint that is resumed.
+
+        A run that begins at step 0 keeps apart what the folder holds of an unfinished one.
+        """
+        if self._path is None or self._run is not None:
+            return
+        directory = RunDirectory(Path(self._path))
+        exists = directory.manifest.exists()
+        if exists and not step:
+            if is_whole(directory.metrics):
+                raise RunError(f"{self._path} holds a finished run: give record= another folder")
+            logger.warning(
+                "%s held an unfinished run: it was moved to %s", self._path, _set_aside(directory)
+            )
+            exists = False
+        self._run = Recorder(self._path, config, resume=exists, until=step if exists else None)
 
     def reading(self, step: int, reading: Reading, **values: Any) -> None:
         """Write a reading at the trainer's own step."""
@@ -160,3 +175,10 @@ class RunRecord:
             else:
                 self._run.finish()
         self._run = None
+
+
+def _set_aside(directory: RunDirectory) -> Path:
+    """Rename the folder of a run by the first number that is free."""
+    path = directory.path
+    names = (path.with_name(f"{path.name}-unfinished-{number}") for number in count(1))
+    return path.rename(next(name for name in names if not name.exists()))

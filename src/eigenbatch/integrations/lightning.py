@@ -113,7 +113,7 @@ class SpectralCallback(Callback):
         """Say findings beside the progress bar; begin the record."""
         self.monitor.say_through(pl_module.print)
         if trainer.is_global_zero:
-            self._record.open(dict(pl_module.hparams))
+            self._record.open(dict(pl_module.hparams), step=trainer.global_step)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count the batches of this epoch from where a resumed one begins."""

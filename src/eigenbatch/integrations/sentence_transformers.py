@@ -8,7 +8,7 @@ trainer = SentenceTransformerTrainer(model, args, ..., callbacks=[hard])
 import logging
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +33,15 @@ except ImportError as reason:
     raise missing("transformers") from reason
 
 logger = logging.getLogger("eigenbatch")
+
+
+class SavedHardBatches(NamedTuple):
+    """What is pickled of a `HardBatches`: its settings, without model, data and embeddings."""
+
+    selector: str
+    coverage: str
+    pool_size: int | None
+    encode_first: bool
 
 
 class HardBatches(TrainerCallback):
@@ -87,6 +96,11 @@ class HardBatches(TrainerCallback):
         self._prompts: Any = None  # of the training: by column, or one for all
         self._tasks: dict[str, str] = {}  # of a Router, by column
         self._shown: tuple[int, list[tuple[Tensor, Tensor]]] = (-1, [])  # step, pairs of its sets
+
+    def __reduce__(self) -> tuple[type[SavedHardBatches], tuple[Any, ...]]:
+        """The trainer pickles its arguments, and so its batch sampler, into every checkpoint."""
+        name = type(self._selector).__name__
+        return SavedHardBatches, (name, self._coverage, self._pool_size, self._encode_first)
 
     def __call__(
         self,

@@ -137,7 +137,8 @@ class SpectralTrainerCallback(TrainerCallback):
             self._resumed = True
             self._carried.load_state_dict(known | {"step": state.global_step})
         if state.is_world_process_zero:
-            self._record.open(vars(args) if args is not None else {})
+            config = vars(args) if args is not None else {}
+            self._record.open(config, step=state.global_step)
         dataset = getattr(kwargs.get("train_dataloader"), "dataset", None)
         self._captured.columns = encoded_columns(dataset)
         self._hook = kwargs["model"].register_forward_hook(self._capture, with_kwargs=True)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
+from numbers import Real
 from typing import Any, ParamSpec, TypeVar, get_args
 
 import torch
@@ -158,7 +159,7 @@ class SpectralMonitor:
         if sources != 1 or (z1 is None) != (z2 is None):
             raise ParameterError("pass either both views z1 and z2, or views=, or contrast=")
         check_choice(layout, get_args(Layout), "layout")
-        check_type(loss, (float, int, Tensor, type(None)), "loss")
+        check_type(loss, (Real, Tensor, type(None)), "loss")
         if self._sync and contrast is not None:
             raise ParameterError(
                 "sync=True gathers two views or two towers: pass z1 and z2, or views=, with layout="

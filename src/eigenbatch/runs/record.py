@@ -93,6 +93,21 @@ class RecordFile:
         self._digest, self._lines, self._size = hashlib.sha256(), 0, 0
         self._count(kept)
 
+    def mark_at(self, step: int) -> Mark:
+        """The mark before the first line of a later step, and before a line that ends the run."""
+        kept: list[bytes] = []
+        ends = 0  # lines at the end that say why or that the run ended
+        for text in self.path.read_bytes().splitlines(keepends=True) if self._lines else []:
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                line = {}  # damaged: its reader says so
+            if line.get("step", 0) > step:
+                break
+            kept.append(text)
+            ends = ends + 1 if "stopped" in line or "finished" in line else 0
+        return Mark.of(b"".join(kept[: len(kept) - ends]))
+
     def _count(self, content: bytes) -> None:
         self._digest.update(content)
         self._size += len(content)

@@ -50,7 +50,8 @@ class Recorder:
         path: the run directory; it must not hold a run yet, unless `resume` is set.
         config: settings, shown by the report; runs that differ in nothing but "seed" are grouped.
         resume: continue the run in `path`, its clock included.
-        until: with `resume`, drop the lines after this mark (a checkpoint's) first.
+        until: with `resume`, drop the lines of later steps first, and what says that the run
+            ended: the step that your checkpoint was saved at, or the `mark` saved in it.
         device: for the manifest.
         also: called with every line that is written, e.g. to log it elsewhere.
 
@@ -70,7 +71,7 @@ class Recorder:
         config: object = None,
         *,
         resume: bool = False,
-        until: Mark | None = None,
+        until: Mark | int | None = None,
         device: str | None = None,
         also: Callable[[Line], None] | None = None,
     ) -> None:
@@ -84,7 +85,7 @@ class Recorder:
             raise RunError(f"{self.directory.path} is finished: there is nothing to resume")
         self._open()
         if until is not None:
-            self._cut(until)
+            self._cut(until if isinstance(until, Mark) else self._file.mark_at(_step(until)))
 
     def _open(self) -> None:
         self._file = RecordFile(self.directory.metrics)

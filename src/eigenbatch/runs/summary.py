@@ -167,7 +167,7 @@ def first_crossing(
 
 
 def _loss_area(losses: Series | None) -> float:
-    if losses is None:
+    if losses is None or not np.isfinite(losses.epoch).all():
         return math.nan
     return sum(float(losses.value[losses.epoch == e].mean()) for e in np.unique(losses.epoch))
 

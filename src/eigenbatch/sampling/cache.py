@@ -194,6 +194,8 @@ class EmbeddingCache:
             visits = self._counted[index]
             self._counted[index] = visits + (visits < 255).to(torch.uint8)
             self._visits[index] = self._counted[index]  # the same from every process
+        elif self._mapped and not trained:
+            self._mapped.inferred.fill_(self._tick)
         self._rows[index] = rows[last]
         self._ticks[index] = self._tick
         self._latest = index if trained and self.towers == 2 and len(index) else None
@@ -341,8 +343,9 @@ class EmbeddingCache:
         self._counted = self._visits.clone()
 
     def _last_written(self) -> Tensor | None:
-        """Ids of the last update of a file, if the model was trained on all of them."""
-        if self.towers == 1 or self._tick == 0:
+        """Ids of the last update of a file, if it was a training step."""
+        assert self._mapped is not None
+        if self.towers == 1 or self._tick == 0 or int(self._mapped.inferred) == self._tick:
             return None
         index = (self._ticks == self._tick).nonzero().squeeze(1)
         return index if bool((self._visits[index] > 0).all()) else None

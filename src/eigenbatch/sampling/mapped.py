@@ -2,6 +2,7 @@
 
     0     JSON {"format", "version", "size", "dim", "dtype"}, padded with zero bytes;
           with two towers also "towers": 2
+    4080  int64, number of the last update that was an inference pass; 0: there was none
     4088  int64, number of updates so far
     4096  rows (size, towers * dim), then, on the next multiple of 64 bytes, ticks (size,) int32;
           with two towers then visits (size,) uint8
@@ -23,7 +24,7 @@ from torch import Tensor
 from eigenbatch.sampling.errors import CacheFileError
 
 FORMAT, VERSION = "eigenbatch-cache", 1
-HEADER, CLOCK, ALIGNMENT = 4096, 4088, 64
+HEADER, CLOCK, INFERRED, ALIGNMENT = 4096, 4088, 4080, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,7 @@ class MappedRows:
         self.rows: Tensor = rows.view(layout.size, layout.towers * layout.dim)
         self.ticks: Tensor = whole[layout.tick_offset : layout.visit_offset].view(torch.int32)
         self.visits: Tensor = whole[layout.visit_offset : layout.file_bytes]
+        self.inferred: Tensor = whole[INFERRED:CLOCK].view(torch.int64)  # (1,)
         self.clock: Tensor = whole[CLOCK:HEADER].view(torch.int64)  # (1,)
 
     @classmethod
@@ -112,7 +114,7 @@ def _check(path: Path, wanted: Layout) -> None:
     if not path.is_file():  # opening a pipe would block
         raise CacheFileError(f"{path} is not a regular file; choose another path")
     with path.open("rb") as file:
-        header = file.read(CLOCK).rstrip(b"\0")
+        header = file.read(INFERRED).rstrip(b"\0")
     try:
         found = json.loads(header)
     except ValueError:
