@@ -82,12 +82,12 @@ class Words(nn.Module):
         return {"sentence_embedding": self.rows[features["ids"]]}
 
 
-def begun(directory, step=0):
+def begun(directory, step=0, *, size=SIZE):
     """Model, batches and loader of a training that begins, or is resumed after `step` steps."""
     model = Words()
     hard = HardBatches(model, Neighbours(1))
-    sampler = hard(range(SIZE), batch_size=BATCH, drop_last=True)
-    loader = Accelerator(cpu=True).prepare(DataLoader(range(SIZE), batch_sampler=sampler))
+    sampler = hard(range(size), batch_size=BATCH, drop_last=size == SIZE)
+    loader = Accelerator(cpu=True).prepare(DataLoader(range(size), batch_sampler=sampler))
     args = SimpleNamespace(
         output_dir=directory, ignore_data_skip=False, gradient_accumulation_steps=1
     )
@@ -112,6 +112,17 @@ def trained(directory):
     epochs = [list(steps(model, hard, loader, state)) for _ in range(EPOCHS)]
     hard.on_train_end(None, state, None)
     return {"epochs": epochs, "drawn": sampler.drawn, "cached": hard.cache.get(torch.arange(SIZE))}
+
+
+def completed(directory, size):
+    """Least cosine of a cached row and its own, where accelerate completes the last batches."""
+    model, hard, _, loader, _, state = begun(directory, size=size)
+    for _ in range(2):
+        list(steps(model, hard, loader, state))
+    hard.on_train_end(None, state, None)
+    known = hard.cache.filled.nonzero().squeeze(1)
+    own = torch.nn.functional.normalize(model.rows.detach()[known])
+    return len(known) / size, (hard.cache.get(known).float() * own).sum(1).min().item()
 
 
 def interrupted(directory, *stops):
@@ -149,6 +160,7 @@ def work(rank, port, directory):
         "hard": trained(directory),
         "whole": interrupted(directory / "whole"),
         "parts": interrupted(directory / "parts", 2, 3),
+        "completed": [completed(directory, SIZE - BATCH), completed(directory, SIZE - 2)],
     }
     torch.save(results, directory / f"{rank}.pt")
     dist.destroy_process_group()
@@ -205,6 +217,13 @@ def test_hard_batches_of_two_processes_become_neighbourhoods(both):
         random, *_, chosen = results["hard"]["epochs"]
         assert same_group(random) < 0.4
         assert same_group(chosen) > 0.7
+
+
+def test_batches_that_accelerate_completes_neither_block_nor_mix_embeddings(both):
+    for results in both:
+        for known, least in results["completed"]:
+            assert known > 0.8
+            assert least > 0.99
 
 
 def test_hard_batches_resumed_twice_in_an_epoch_are_those_of_the_whole_one(both):

@@ -230,19 +230,24 @@ class HardBatches(TrainerCallback):
             pieces = [rows[:, : self._dim] for rows in pieces]
         ids = self._batches.next_ids()
         shape = (len(ids), self._dim)
-        columns = joined(pieces, len(ids))
-        if len(columns) < 2 or any(rows.shape != shape for rows in columns[:2]):
-            if not self._warned:
+        columns = joined(pieces, len(ids))[:2]
+        fits = [rows.shape for rows in columns] == [shape, shape]
+        several = rank_and_world()[1] > 1
+        completed = several and len(ids) < self._batches.batch_size  # with samples of other batches
+        if completed or not fits:
+            if not (self._warned or completed):
                 self._warned = True
                 logger.warning(
                     "a training step gave embeddings of shapes %s, expected two of %s: batches "
                     "stay random. Matryoshka losses may shorten the embeddings: they cannot be "
                     "used then",
-                    [tuple(rows.shape) for rows in columns],
+                    [tuple(rows.shape) for rows in pieces],
                     shape,
                 )
-            return
-        self._refresher(torch.tensor(ids), *columns[:2])
+            if not several:
+                return
+            ids, columns = [], [torch.empty(0, self._dim)] * 2  # every process has to take part
+        self._refresher(torch.tensor(ids, dtype=torch.int64), *columns)
 
     def _encode_all(self, *, quiet: bool) -> None:
         """Embed the samples that are unknown; every process encodes its share."""
