@@ -191,11 +191,12 @@ WORDS = {ACTIVE: "whitened in training (grey)", PASSIVE: "copies measured, compa
 
 def _draw_arm(panels: "list[Axes]", row: Row) -> None:
     period, passive = row["whiten_period"], row["arm"] == PASSIVE
-    lines = [(BLUE, row["readings"])] + passive * [(GREEN, row.get("copies"))]
+    lines = [("as trained", BLUE, row["readings"])]
+    lines += passive * [("whitened copies", GREEN, row.get("copies"))]
     steps = np.arange(len(row["readings"]["gradient"]))
     top, middle, bottom = panels
-    for colour, values in lines:
-        top.plot(steps, values["gradient"], color=colour, lw=0.7)
+    for name, colour, values in lines:
+        top.plot(steps, values["gradient"], color=colour, lw=0.7, label=name)
         bottom.plot(steps, values["sigma_hat"], color=colour, lw=0.7)
         begin, length = (_late(row), len(steps)) if passive else (row["whiten_after"], period)
         for start in range(begin, len(steps), length):
@@ -209,6 +210,7 @@ def _draw_arm(panels: "list[Axes]", row: Row) -> None:
         middle.annotate(f"mean, {name}", (0, level), xycoords=("axes fraction", "data"), fontsize=7,
                         va="bottom", color=GREY)  # fmt: skip
     top.set(ylabel="mean squared gradient", yscale="log")
+    top.legend(frameon=False, fontsize=7)
     middle.set(ylabel="variance of 50 steps", yscale="log")
     middle.legend(frameon=False, fontsize=7)
     bottom.axhline(1 / row["dim"], color=GREY, ls=":", lw=1)
