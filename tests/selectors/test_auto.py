@@ -186,6 +186,19 @@ def test_held_out_pairs_of_wrong_sizes_are_refused(count, other, size):
         Auto(TAU).held_out(rows[:count], rows[:other], size)
 
 
+def test_a_return_to_random_batches_costs_no_second_wait():
+    easy, hard = pairs(0.1), pairs(3.0)
+    selector = Auto(TAU)
+    assert misses(selector, easy, 31) < selector.easy
+    assert selector.level == 0  # 992 rows
+    misses(selector, easy, 2)
+    assert selector.level > 0
+    misses(selector, hard)
+    assert selector.level == 0
+    misses(selector, easy, 1)
+    assert selector.level == 1
+
+
 def test_the_predicted_miss_is_that_of_both_directions():
     offer, batch = pairs(0.5), torch.arange(0, 600, 20)
     a, k = offer.anchors[batch], offer.keys[batch]

@@ -44,7 +44,8 @@ weight than its positive."""
 
 PERSISTENT = 1024
 """Consecutive rows for which random batches are easy, and unseen samples by estimate, before
-batches become hard: a single batch may be easy by chance."""
+batches become hard the first time: a single batch may be easy by chance. With small batches it is
+many of them, so that a return to random batches must not cost it again."""
 
 
 class Auto:
@@ -52,11 +53,11 @@ class Auto:
 
     The miss is the share of the softmax that negatives get. From both cached towers, or both views,
     the miss of a batch is computed before the batch is used. Random batches are easy if it is below
-    0.5 for 1,024 rows in a row: then the next batch is one step harder, and so on while the miss is
-    below `target`; above it the next batch is one step easier. The steps: random, then neighbours
-    of 64, 16 and `seeds` seeds. A temperature above 0.07 makes the miss large without making the
-    batch hard: there it is judged as it would be at 0.07. While its batches are random,
-    `SpectralBatchSampler` draws the same ones as for `Random` with that seed (coverage "epoch", or
+    0.5, the first time for 1,024 rows in a row: then the next batch is one step harder, and so on
+    while the miss is below `target`; above it the next batch is one step easier. The steps: random,
+    then neighbours of 64, 16 and `seeds` seeds. A temperature above 0.07 makes the miss large
+    without making the batch hard: there it is judged as it would be at 0.07. While its batches are
+    random, `SpectralBatchSampler` draws the same ones as for `Random` with that seed (coverage "epoch", or
     "free" once every sample is known; not inside a rule or a schedule).
 
     Samples it is trained on can be easy because the model memorised them. So it begins with random
@@ -263,9 +264,8 @@ class Auto:
         below = judged < (self.easy if random else self.target) and not (self._memorised or blind)
         if self.level == 0:
             self._easy_rows = self._easy_rows + len(batch) if below else 0
-            below = below and (self._told or self._easy_rows >= PERSISTENT)
-        elif not below:
-            self._easy_rows = 0
+            sure = self._told or self._begun or self._easy_rows >= PERSISTENT
+            below = below and sure
         self.level = min(max(0, self.level + (1 if below else -1)), len(self._levels) - 1)
         self._begun = self._begun or self.level > 0
 

@@ -12,14 +12,19 @@ from eigenbatch.selectors.offer import Offer
 SAMPLED = 128
 """Candidates whose similarities say what a random negative is."""
 
+CLEAR = 3.0
+"""Standard deviations above their median from which on a similarity is not that of random
+negatives: about one in a thousand. If each row excluded more of the others, no batch would be left
+while positives are hardly more similar than negatives."""
+
 
 class Closeness:
     """Compares rows of one offer.
 
     Two rows are too close if their cosine within a tower is above `cosine`, or if `<anchor_i,
     key_j>` or `<anchor_j, key_i>` is above `relative` times the positive similarity of i or of j.
-    That limit is never below the median of random negatives: a badly embedded pair would otherwise
-    exclude almost every row.
+    That limit is never below the most similar of random negatives: badly embedded pairs, as all are
+    before training, would otherwise exclude almost every row.
     """
 
     def __init__(
@@ -28,7 +33,7 @@ class Closeness:
         self._rows, self._towers = offer.rows, offer.towers
         self._cosine, self._relative, self._positive = cosine, relative, positive
         if relative is not None and positive is None:
-            self._floor = self._median_negative(offer)
+            self._floor = self._similar_negative(offer)
 
     def between(self, some: Tensor, others: Tensor) -> Tensor:
         """(s, o) True where two rows are too close."""
@@ -51,8 +56,11 @@ class Closeness:
         anchors, keys = self._split(rows)
         return (self._relative * (anchors * keys).sum(1)).clamp_min(self._floor)
 
-    def _median_negative(self, offer: Offer) -> float:
-        """The median similarity across towers of some candidates that are no pair."""
+    def _similar_negative(self, offer: Offer) -> float:
+        """Similarity across towers that few candidates have that are no pair.
+
+        From quantiles: copies of samples are rare, but would stretch a standard deviation.
+        """
         free = offer.free
         some = self._rows[free[:: -(-len(free) // SAMPLED) or 1]]  # (s, w)
         if len(some) < 2:
@@ -60,7 +68,9 @@ class Closeness:
         with no_autocast(some):
             forth, _ = self._across(some, some)
         pairs = torch.eye(len(some), dtype=torch.bool, device=some.device)
-        return forth[~pairs].median().item()
+        shares = torch.tensor([0.16, 0.5, 0.84], dtype=forth.dtype, device=forth.device)
+        low, median, high = forth[~pairs].quantile(shares).tolist()
+        return float(median + CLEAR * (high - low) / 2)
 
     def _across(self, one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
         """(s, o) <anchor, key> in both directions."""

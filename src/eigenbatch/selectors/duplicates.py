@@ -39,9 +39,8 @@ class NoNearDuplicates(Rule):
         relative: they are also too close if `<anchor_i, key_j>` is above this share of
             `<anchor_i, key_i>` or of `<anchor_j, key_j>`, so that it holds for anchors and keys.
             0.95 is the margin of NV-Retriever, `relative_margin=0.05` of `mine_hard_negatives`.
-            With two towers the limit is never below the median similarity of random negatives: a
-            badly embedded pair would otherwise exclude almost every row. It needs two towers, or
-            `positive`.
+            With two towers the limit is never below what random negatives reach: badly embedded
+            pairs would otherwise exclude almost every row. It needs two towers, or `positive`.
         positive: similarity of positive pairs, where only one tower is cached.
         shortfall: "raise" if too few rows are left, or "fill" the batch at random and warn once.
             A sampler that must use every sample (coverage "epoch" and "stream") always fills.
