@@ -1,7 +1,7 @@
 """One picture of all settings: what batches of neighbours gain, where random ones are how hard.
 
-Hard means: some positives do not beat all negatives. The miss is printed beside it; it also depends
-on the temperature. Training batches can be easy from memory alone: such settings lie below.
+Hard means: some positives do not beat all negatives. The second panel has the miss, which also
+depends on the temperature. Batches can be easy from memory alone: such settings lie below.
 
     python -m eigenbatch_paper.law runs/reproduce/small law.png
 
@@ -27,6 +27,7 @@ from eigenbatch_paper.found_pairs import LANGUAGES
 from eigenbatch_paper.training_facts import grouped
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = {"neighbours-4": BLUE, "greedy-64": ORANGE}
@@ -112,41 +113,43 @@ def points(found: Sequence[Setting]) -> list[Point]:
 
 
 def draw(made: Sequence[Point], figure: "Figure") -> None:
-    """Gain in points over hardness, with 95 % intervals where there are enough seeds."""
-    axes = figure.subplots()
+    """Gain in points over both measures of hardness, with 95 % intervals of enough seeds."""
+    figure.set_size_inches(12, 4.6)
+    beaten, missed = figure.subplots(1, 2, sharey=True)
+    _draw_over(beaten, made, lambda point: point.unsolved)
+    _draw_over(missed, made, lambda point: point.miss)
+    lowest = {True: inf, False: inf}  # heights of labels, of easy settings and of others
+    for point in sorted(made, key=lambda point: -point.gain.mean):
+        if point.policy == "neighbours-4":
+            is_easy = point.unsolved < EASY
+            lowest[is_easy] = height = min(100 * point.gain.mean, lowest[is_easy] - APART)
+            beaten.annotate(
+                point.setting, (point.unsolved, height), (7, 0), textcoords="offset points",
+                fontsize=7, va="center",
+            )  # fmt: skip
+    beaten.set_xscale("function", functions=(_root, lambda x: x * np.abs(x)))
+    beaten.set_xlim(-0.0005, 1.5 * max(point.unsolved for point in made))
+    beaten.set_xticks([0, 0.01, 0.05, 0.1, 0.2, 0.5])
+    tidy(
+        beaten,
+        "Similar batches pay where random ones are easy, but not from memory",
+        "positives that do not beat all negatives of a random batch, share, second half of the run",
+        "final score against Random, points",
+    )
+    beaten.legend(frameon=False, fontsize=8)
+    tidy(missed, "The same over the miss", "miss of random batches, second half of the run", "")
+
+
+def _draw_over(axes: "Axes", made: Sequence[Point], place: Callable[[Point], float]) -> None:
     axes.axhline(0, color=FAINT, lw=0.8)
     for policy, colour in COLOURS.items():
         some = [point for point in made if point.policy == policy]
         for point in some:
             if point.gain.enough:
                 ends = [100 * point.gain.low, 100 * point.gain.high]
-                axes.plot([point.unsolved] * 2, ends, color=colour, lw=1.5)
-        axes.plot(
-            [point.unsolved for point in some],
-            [100 * point.gain.mean for point in some],
-            "o",
-            color=colour,
-            label=LABELS[policy],
-        )
-    lowest = {True: inf, False: inf}  # heights of labels, of easy settings and of others
-    for point in sorted(made, key=lambda point: -point.gain.mean):
-        if point.policy == "neighbours-4":
-            is_easy = point.unsolved < EASY
-            lowest[is_easy] = height = min(100 * point.gain.mean, lowest[is_easy] - APART)
-            axes.annotate(
-                point.setting, (point.unsolved, height), (7, 0), textcoords="offset points",
-                fontsize=7, va="center",
-            )  # fmt: skip
-    axes.set_xscale("function", functions=(_root, lambda x: x * np.abs(x)))
-    axes.set_xlim(-0.0005, 1.5 * max(point.unsolved for point in made))
-    axes.set_xticks([0, 0.01, 0.05, 0.1, 0.2, 0.5])
-    tidy(
-        axes,
-        "Similar batches pay where random ones are easy, but not from memory",
-        "positives that do not beat all negatives of a random batch, share, second half of the run",
-        "final score against Random, points",
-    )
-    axes.legend(frameon=False, fontsize=8)
+                axes.plot([place(point)] * 2, ends, color=colour, lw=1.5)
+        heights = [100 * point.gain.mean for point in some]
+        axes.plot(list(map(place, some)), heights, "o", color=colour, label=LABELS[policy])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -164,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made = points(settings(chosen.folder))
     if not made:
         parser.error(f"no runs that compare policies under {chosen.folder}")
-    figure = Figure(figsize=(6.5, 4), layout="constrained")
+    figure = Figure(layout="constrained")
     draw(made, figure)
     figure.savefig(chosen.picture, dpi=150)
     print("| setting | policy | beaten positives of Random | its miss | gain, points | seeds |")

@@ -366,7 +366,7 @@ def test_a_reading_says_whether_selection_would_pay() -> None:
     anchors = normalize(samples(seed=4))
     blunt = read_batch(Contrast.cross(anchors[:64], anchors[:64]), 0.25)
     assert blunt.softmax.miss > EASY_MISS
-    assert blunt.selection.startswith(f"Miss {blunt.softmax.miss:.2f} because of the temperature")
+    assert blunt.selection.startswith(f"Miss {blunt.softmax.miss:.2f}, yet ")
     assert "queue" in queue_unlike_keys().selection
 
 

@@ -64,7 +64,7 @@ def test_a_summary_reads_time_and_areas_off_the_metrics(tmp_path):
     assert (summary.first_accuracy, summary.final_accuracy) == (0.1, 0.8)
     assert (summary.seconds_to_target, summary.epochs_to_target) == (4.0, 1.5)
     assert summary.loss_area == 3.0 + 1.0
-    assert summary.accuracy_area == pytest.approx((0.4 + 0.8 + 0.8) / 3)
+    assert summary.accuracy_area == pytest.approx((0.4 + 0.8) / 2)  # the last line is no epoch
     halved = summarise(written(tmp_path, metrics), area_epochs=1)
     assert halved.accuracy_area == pytest.approx(0.4)
     assert summary.peak_sigma == 0.7
@@ -105,6 +105,7 @@ def test_a_comparison_is_paired_resumable_and_not_run_twice(tmp_path):
         (["random", "random"], 1, "at least two different"),
         (["random", "best"], 1, "unknown selector 'best'"),
         (["random", "greedy-x"], 1, "not written as greedy"),
+        (["random", "greedy-0"], 1, "'greedy-0' cannot be made"),
         (["random", "p1"], 0, "seeds must be at least 1"),
     ],
 )
@@ -120,6 +121,29 @@ def test_bad_comparisons_raise_before_any_run(tmp_path, selectors, seeds, messag
 def test_a_curve_crosses_its_target_between_two_points(target, place):
     found = first_crossing([0, 1, 2, 3], [0.2, 0.3, 0.4, 0.38], target)
     assert found == pytest.approx(place, nan_ok=True)
+
+
+def test_epochs_may_be_fractions(tmp_path):
+    lines = [
+        {"step": i, "epoch": i / 50, "seconds": 1.0, "loss": 2.0, "knn": 0.5} for i in range(100)
+    ]
+    assert summarise(written(tmp_path, lines), target=0.3).loss_area == 4.0
+
+
+def test_rounding_is_no_difference():
+    for values in ([0.1 + 0.2] * 3, [0.3, 0.3, 0.1 + 0.2]):
+        found = paired_difference(values, [0.3] * 3)
+        assert (found.mean, found.low, found.high, found.p_value) == (0, 0, 0, 1)
+        assert not found.significant
+    assert paired_difference([0.4] * 3, [0.3] * 3).significant
+
+
+@pytest.mark.slow
+def test_runs_of_another_length_are_not_compared(tmp_path):
+    compare_selectors(SMALL, ["random", "p1"], 1, tmp_path, accelerator="cpu")
+    with pytest.raises(RunError, match="runs that are compared have the same schedule"):
+        compare_selectors(override(SMALL, ["budget.epochs=3"]), ["greedy-16", "p1"], 1, tmp_path)
+    assert not (tmp_path / "greedy-16").exists()  # nothing was trained
 
 
 def test_a_run_without_epochs_has_no_loss_area(tmp_path):

@@ -185,6 +185,12 @@ def test_a_run_is_resumed_from_the_step_of_a_checkpoint(tmp_path):
         assert found.finished
         assert found.series["loss"].step.tolist() == list(range(1, end))
         assert found.series["loss"].value[:4].tolist() == [1, 2, 3, 40]
+    with Recorder(tmp_path / "epochs") as run:
+        run.log(1, loss=1, epoch=1)
+        run.stop("power cut")
+    with Recorder(tmp_path / "epochs", resume=True, until=1) as run:
+        run.log(2, loss=1)
+    assert read_run(tmp_path / "epochs").series["loss"].epoch.tolist() == [1, 1]
     with Recorder(tmp_path / "new") as run:
         run.stop("at once")
     with Recorder(tmp_path / "new", resume=True, until=0) as run:

@@ -99,6 +99,15 @@ def write_pictures(root):
     (root / "train" / "cat" / "notes.txt").write_text("not a picture")
 
 
+@pytest.mark.parametrize("names", [("Train", "Val"), ("training", "valid")])
+def test_splits_of_other_names_are_not_taken_for_classes(tmp_path, names):
+    write_pictures(tmp_path)
+    for old, new in zip(("train", "val"), names, strict=True):
+        (tmp_path / old).rename(tmp_path / new)
+    with pytest.raises(DataError, match=f"rename {', '.join(sorted(names))}"):
+        image_folder(tmp_path, "train")
+
+
 @pytest.mark.parametrize("kind", ["folder", "zip"])
 def test_a_folder_and_a_zip_of_it_are_the_same_data(tmp_path, kind):
     write_pictures(tmp_path / "pictures")

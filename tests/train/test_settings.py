@@ -94,6 +94,11 @@ def test_settings_without_effect_or_sense_are_refused(settings, message):
         (["data=cifar10", "data.directory=/nowhere"], "/nowhere does not exist"),
         (["data=pairs"], "data.first and data.second"),
         (["method=clip"], "clip does not train on data digits: choose data from pairs"),
+        (["method=moco", "method.key_groups=8", "batches.batch_size=8"], "8 parts of 8 images"),
+        (
+            ["data=folder", "data.directory=/", "data.labels=false", "method=supcon"],
+            "supcon learns from labels",
+        ),
         (["encoder=wordbag"], "does not read data digits: choose encoder from convnet, resnet18"),
     ],
 )

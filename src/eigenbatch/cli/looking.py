@@ -11,6 +11,7 @@ import typer
 from eigenbatch.cli.command import app, errors
 from eigenbatch.errors import ParameterError, ShapeError
 from eigenbatch.missing import require
+from eigenbatch.runs.directory import write_atomically
 from eigenbatch.terminal import Terminal, chunk_progress, show_report
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def diagnose(
         report = _described(embeddings, pairs, tau, layout)
         show_report(report, context.obj.console(), tables=tables)
         if html is not None:
-            html.write_bytes(_page(report, embeddings, pairs))
+            write_atomically(html, _page(report, embeddings, pairs))
             context.obj.say(f"page: {html}")
     context.obj.result(report.plain())
     if not report.healthy:

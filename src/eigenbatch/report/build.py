@@ -15,6 +15,7 @@ from eigenbatch.report.groups import differing, group, names
 from eigenbatch.report.paired import pairings
 from eigenbatch.report.runs import Claim, Run, find_folders, load_all
 from eigenbatch.report.verdict import verdict, worst
+from eigenbatch.runs.directory import write_atomically
 from eigenbatch.runs.findings import SEVERITIES, Episode
 from eigenbatch.runs.summary import TARGET_SHARE
 
@@ -62,7 +63,7 @@ def build(paths: Sequence[Path], out: Path) -> Path:
     check_page(out)
     page = render(folders)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(page)
+    write_atomically(out, page)
     return out
 
 

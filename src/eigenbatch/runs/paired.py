@@ -10,6 +10,9 @@ import numpy as np
 
 from eigenbatch.errors import ParameterError
 
+ROUNDING = 1e-12
+"""Differences of scores below it are rounding."""
+
 ENOUGH_PAIRS = 3
 
 
@@ -86,7 +89,8 @@ def paired_difference(treated: Sequence[float], baseline: Sequence[float]) -> Pa
     count, mean = len(difference), float(difference.mean())
     if count == 1 or not np.isfinite(difference).all():
         low = high = p_value = math.nan
-    elif np.ptp(difference) <= 1e-12 * max(1.0, abs(mean)):  # equal: no spread for a t-test
+    elif np.ptp(difference) <= ROUNDING * max(1.0, abs(mean)):  # equal: no spread for a t-test
+        mean = 0.0 if abs(mean) <= ROUNDING else mean
         low = high = mean
         p_value = float(mean == 0)
     else:

@@ -233,6 +233,7 @@ class Recorder:
         self._wall = time.perf_counter() - _number(before.get("seconds"))
         self._cpu = time.process_time() - _number(before.get("cpu_seconds"))
         self._step = int(_number(before.get("step")))
+        self._epoch = _number(before["epoch"]) if "epoch" in before else None
 
 
 def reading_values(reading: "Reading") -> Line:

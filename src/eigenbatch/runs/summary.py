@@ -169,11 +169,13 @@ def first_crossing(
 def _loss_area(losses: Series | None) -> float:
     if losses is None or not np.isfinite(losses.epoch).all():
         return math.nan
-    return sum(float(losses.value[losses.epoch == e].mean()) for e in np.unique(losses.epoch))
+    epochs = np.floor(losses.epoch)
+    return sum(float(losses.value[epochs == epoch].mean()) for epoch in np.unique(epochs))
 
 
 def _accuracy_area(curve: Series, epochs: float | None) -> float:
-    counted = curve.step > 0
+    """Each evaluation once: the final probes may repeat the last one."""
+    counted = (curve.step > 0) & np.append(np.diff(curve.step) != 0, True)
     if epochs is not None:
         counted &= curve.epoch <= epochs
     return float(curve.value[counted].mean()) if counted.any() else math.nan

@@ -57,8 +57,8 @@ class Auto:
     while the miss is below `target`; above it the next batch is one step easier. The steps: random,
     then neighbours of 64, 16 and `seeds` seeds. A temperature above 0.07 makes the miss large
     without making the batch hard: there it is judged as it would be at 0.07. While its batches are
-    random, `SpectralBatchSampler` draws the same ones as for `Random` with that seed (coverage "epoch", or
-    "free" once every sample is known; not inside a rule or a schedule).
+    random, `SpectralBatchSampler` draws the same ones as for `Random` with that seed (coverage
+    "epoch", or "free" once every sample is known; not inside a rule or a schedule).
 
     Samples it is trained on can be easy because the model memorised them. So it begins with random
     batches and stays there while unseen samples would be hard. `SpectralBatchSampler` lets it

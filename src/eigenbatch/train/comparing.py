@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eigenbatch.errors import RunError
 from eigenbatch.runs.comparison import (
     Comparison,
     Progress,
@@ -14,9 +15,9 @@ from eigenbatch.runs.comparison import (
 )
 from eigenbatch.runs.directory import RunDirectory
 from eigenbatch.runs.reader import read_run
-from eigenbatch.selectors.names import check_selector
+from eigenbatch.selectors.names import selector_named
 from eigenbatch.train.progress import progress_bar
-from eigenbatch.train.run import Run
+from eigenbatch.train.run import Run, load_run
 from eigenbatch.train.trainer import train
 
 if TYPE_CHECKING:
@@ -40,9 +41,11 @@ def compare_selectors(
     Seeds are the outer loop, so that an interrupted comparison has whole pairs.
     """
     check_comparison(selectors, seeds, target)
-    for selector in selectors:
-        check_selector(selector)
     numbers = range(run.seed, run.seed + seeds)
+    for selector in selectors:
+        selector_named(selector)
+        for seed in numbers:
+            _check_epochs(run, RunDirectory(run_folder(path, selector, seed)))
     for seed in numbers:
         for selector in selectors:
             progress(selector, seed, None)
@@ -59,3 +62,14 @@ def compare_selectors(
             accuracy = read_run(folder).accuracy
             progress(selector, seed, None if accuracy is None else float(accuracy.value[-1]))
     return load_comparison(selectors, list(numbers), path, target=target)
+
+
+def _check_epochs(run: Run, directory: RunDirectory) -> None:
+    """Raise if a run on disk has another length: prolonged, it would not be like the others."""
+    if directory.manifest.exists() and (found := load_run(directory).budget.epochs) != (
+        wanted := run.budget.epochs
+    ):
+        raise RunError(
+            f"{directory.path} was begun with budget.epochs={found}, not {wanted}: runs that are "
+            "compared have the same schedule. Choose another --out"
+        )

@@ -1,5 +1,6 @@
 """After training: the encoder of a run, and embeddings of pictures with it."""
 
+import io
 import json
 import logging
 from collections.abc import Callable
@@ -72,13 +73,15 @@ class Embedded:
             beside = path.with_suffix(".txt")
             names = "".join(name.replace("\n", "\\n") + "\n" for name in self.names)
             write_atomically(beside, names.encode(errors="surrogateescape"))
-            with path.open("wb") as file:
-                np.save(file, self.rows.numpy())
+            content = io.BytesIO()
+            np.save(content, self.rows.numpy())
+            write_atomically(path, content.getvalue())
             return [path, beside]
         check_output(path)
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
-        save_file({"embeddings": self.rows}, path, metadata={"names": json.dumps(self.names)})
+        metadata = {"names": json.dumps(self.names)}
+        write_atomically(path, save({"embeddings": self.rows}, metadata=metadata))
         return [path]
 
 

@@ -167,7 +167,7 @@ class Evaluate(Observer):
     def on_step(self, training: Training, step: Step) -> None:
         """Evaluate when so many steps were made."""
         if self.every_steps is not None and training.step % self.every_steps == 0:
-            self._record(training)
+            self._record(training, training.batch / len(training.loader.batch_sampler))
 
     def on_epoch(self, training: Training) -> None:
         """Evaluate after so many epochs, and after the last one."""
@@ -179,14 +179,17 @@ class Evaluate(Observer):
         if due:
             self._record(training)
 
-    def _record(self, training: Training) -> None:
-        """Log what `measure` returns; the random state of training is left as it was."""
+    def _record(self, training: Training, begun: float = 0.0) -> None:
+        """Log what `measure` returns; the random state of training is left as it was.
+
+        begun: share of the present epoch that is done.
+        """
         with _paused(self.recorder):
             state = torch.get_rng_state()
             values = self.measure(False)
             torch.set_rng_state(state)
         if self.recorder is not None:
-            self.recorder.log(training.step, values, epoch=training.epoch)
+            self.recorder.log(training.step, values, epoch=training.epoch + begun)
 
 
 class Finish(Observer):

@@ -67,6 +67,11 @@ class Run(Config):
                 f"method {self.method.kind} does not train on data {self.data.kind}: "
                 f"choose data from {', '.join(fitting)}"
             )
+        if self.method.labels and not getattr(self.data, "labels", True):
+            raise ParameterError(
+                f"method {self.method.kind} learns from labels, but data.labels=false: use simclr"
+            )
+        self.method.check_batch(self.batches.batch_size)
         held_out = self.data.held_out if isinstance(self.data, PairsConfig) else 0
         if 0 < held_out < self.batches.batch_size:
             raise ParameterError(

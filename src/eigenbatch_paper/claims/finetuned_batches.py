@@ -35,6 +35,7 @@ def judge(rows: list[Row]) -> Verdict:
     ours, auto, random = groups["neighbours-4"], groups["auto"], groups["random"]
     gains = {name: _difference(ours, groups[name], "mrr") for name in OTHERS}
     scores = _difference(ours, random, "spearman")
+    auto_scores = _difference(auto, random, "spearman")
     over_random = _difference(auto, random, "mrr")
     best = max((*OTHERS, "neighbours-4"), key=lambda name: _mean(groups[name], "mrr"))
     to_best = _difference(auto, groups[best], "mrr")
@@ -42,6 +43,7 @@ def judge(rows: list[Row]) -> Verdict:
     rest = {
         "neighbours-4 keep the STS-B score": no_loss(scores, within=0.005),
         "Auto does not lose to random": no_loss(over_random, within=0.003),
+        "Auto keeps the STS-B score": no_loss(auto_scores, within=0.005),
         f"Auto is close to the best ({best})": no_loss(to_best, within=0.005),
     }
     measured = "MRR of neighbours-4 " + ", ".join(
@@ -50,7 +52,7 @@ def judge(rows: list[Row]) -> Verdict:
     measured += (
         f"; STS-B {facts.interval(scores, 'points')} over random; MRR of auto "
         f"{facts.interval(over_random, 'points')} over random, {facts.interval(to_best, 'points')} "
-        f"over {best}"
+        f"over {best}; STS-B {facts.interval(auto_scores, 'points')} over random"
     )
     first = rows[0]
     ends = "; ".join(

@@ -35,7 +35,7 @@ def judge(rows: list[Row]) -> Verdict:
     for name, of_data in facts.grouped(rows, "data").items():
         gains = _gains(of_data)
         for policy, measures in gains.items():
-            part = f"{policy} loses nothing on {NAMES[name]}"
+            part = f"{policy} loses less than a point on {NAMES[name]}"
             parts[part] = all_of(no_loss(one, within=MARGIN) for one in measures.values())
         texts += [
             f"{NAMES[name]}, {measure}: "
@@ -91,7 +91,7 @@ CLAIM = training_claim(
     name="picture-batches",
     section="Beyond the paper",
     statement="Where random batches are hard already, as in SimCLR on pictures, Auto harms "
-    "nothing, and nor do neighbours.",
+    "nothing, and neighbours cost less than a point.",
     printed="nothing",
     criterion="On ImageNet-100 (small: Tiny-ImageNet-100) and CIFAR-10 the 95 % intervals of "
     "Auto's gain over Random by kNN and by the linear probe do not reach below -1 point; the same "

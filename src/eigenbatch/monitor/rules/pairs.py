@@ -92,9 +92,9 @@ def selection_outlook(reading: "Reading") -> str:
         return "Most negatives come from the queue: batch composition matters little here."
     if selection_pays(reading) and miss > limit.EASY_MISS:
         return (
-            f"Miss {miss:.2f} because of the temperature: {reading.negatives.solved_share:.0%} of "
-            "positives beat all negatives, so random batches are easy; batches of neighbours would "
-            f"raise the force about {ratio:.1f}x."
+            f"Miss {miss:.2f}, yet {reading.negatives.solved_share:.0%} of positives beat all "
+            "negatives: random batches are easy; batches of neighbours would raise the force about "
+            f"{ratio:.1f}x."
         )
     if selection_pays(reading):
         return (
@@ -102,7 +102,8 @@ def selection_outlook(reading: "Reading") -> str:
             f"about {reading.negatives.hard_miss:.2f} and raise the force about {ratio:.0f}x."
         )
     if miss > limit.EASY_MISS:
-        return f"Miss {miss:.2f}: batches are hard already, their composition matters little here."
+        little = "matters little here" if miss > limit.HARD_MISS else "may matter little here"
+        return f"Miss {miss:.2f}: batches are hard already, their composition {little}."
     return (
         f"Miss {miss:.3f}: neighbours would raise the force only {ratio:.1f}x, too little to pay."
     )

@@ -29,10 +29,14 @@ class MethodConfig(Config):
 
     encoders: ClassVar[int] = 1  # how many the method trains
     pairs: ClassVar[bool] = False  # whether both sides of a pair have an encoder of their own
+    labels: ClassVar[bool] = False  # whether it learns from labels
     layout: ClassVar[Literal["paired", "cross"]] = "cross"  # how the loss contrasts both views
 
     tau: Positive = 0.2
     dim: Width = 128
+
+    def check_batch(self, batch_size: int) -> None:
+        """Raise if batches are too small for the method."""
 
     def build(self, *encoders: "nn.Module") -> "Method":
         """The method around its encoders."""
@@ -73,6 +77,8 @@ class SimCLRConfig(MethodConfig, name="simclr"):
 class SupConConfig(SimCLRConfig, name="supcon"):
     """Supervised contrastive learning, an oracle: all views of one label are positives."""
 
+    labels: ClassVar[bool] = True
+
     def build(self, *encoders: "nn.Module") -> "Method":
         """A `SupCon`."""
         from eigenbatch.train.methods.simclr import SupCon
@@ -102,6 +108,14 @@ class MoCoConfig(MethodConfig, name="moco"):
     negatives: Literal["all", "mixed", "distance"] = "all"
     batch_negatives: bool = False
     key_groups: Count = 1
+
+    def check_batch(self, batch_size: int) -> None:
+        """Batch norm needs two samples in each part that the key encoder reads."""
+        if self.key_groups > 1 and batch_size < 2 * self.key_groups:
+            raise ParameterError(
+                f"method.key_groups={self.key_groups} parts of {batch_size} images: batch norm "
+                "needs at least two in each. Lower it, or raise batches.batch_size"
+            )
 
     def build(self, *encoders: "nn.Module") -> "Method":
         """A `MoCo`."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from eigenbatch.train.data.source import Source
 
 SPLITS = {"train", "test", "val"}
+OTHER_SPLITS = {"training", "testing", "valid", "validation", "eval", "dev"}
+"""Names of splits that are not read as such."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +135,11 @@ def _of_split(names: list[str], split: Split, class_of: Mapping[str, str]) -> li
     wanted = ("train",) if split == "train" else ("test", "val")
     folders = {part for name in names for part in PurePosixPath(name).parts[:-2]}
     if not folders & SPLITS:
+        if alike := sorted(one for one in folders if one.lower() in SPLITS | OTHER_SPLITS):
+            raise DataError(
+                f"folders of pictures are split into train and test (or val), in these letters: "
+                f"rename {', '.join(alike)}"
+            )
         by_class = groupby(sorted(names, key=class_of.__getitem__), key=class_of.__getitem__)
         held_out = {name for _, members in by_class for name in list(members)[4::5]}
         return [name for name in names if (name in held_out) == (split == "test")]
