@@ -58,6 +58,13 @@ def test_runs_are_joined_to_their_median_between_lowest_and_highest():
     np.testing.assert_array_equal(joined.high, [9.0, 9.0, 9.0])
 
 
+def test_steps_that_no_run_covers_are_left_out():
+    early, late = (downsample(first + np.arange(120.0), np.ones(120)) for first in (0, 5000))
+    joined = over_runs([early, late])
+    assert np.isfinite(joined.middle).all()
+    assert not ((joined.x > 119) & (joined.x < 5000)).any()
+
+
 def test_a_spike_of_one_run_stays_in_the_shade_of_all():
     steps = np.arange(1000.0)
     spike = np.where(steps == 503, 100.0, 1.0)

@@ -8,9 +8,9 @@ from eigenbatch.report.runs import find_folders, load_all
 from eigenbatch.report.verdict import verdict
 
 
-def write(folder, selector, seed, accuracies, *, finished=True):
+def write(folder, selector, seed, accuracies, *, finished=True, **config):
     place = folder / f"{selector}-{seed}"
-    write_manifest(place, {"batches": {"selector": selector}, "seed": seed})
+    write_manifest(place, {"batches": {"selector": selector}, "seed": seed, **config})
     lines = [
         {"step": 10 * i, "epoch": i, "seconds": float(i), "knn": accuracy}
         for i, accuracy in enumerate(accuracies)
@@ -35,6 +35,12 @@ def test_a_difference_is_named_with_its_interval_and_the_untrained_encoder(tmp_p
         "(k-NN accuracy 60.0 %; 95 % interval +4.9 to +5.3): better."
     )
     assert untrained == "Untrained: 40.0 %."
+
+
+def test_untrained_encoders_of_different_tasks_have_no_mean(tmp_path):
+    write(tmp_path, "random", 0, [0.1, 0.3], data="A")
+    write(tmp_path, "p3", 0, [0.8, 0.9], data="B")
+    assert not any("Untrained" in text for text in sentences(tmp_path))
 
 
 def test_chance_shows_no_difference_and_two_seeds_tell_nothing(tmp_path):

@@ -53,6 +53,8 @@ def over_runs(curves: Sequence[Curve], *, points: int = BUCKETS) -> Curve:
     steps = np.unique(np.concatenate([curve.x for curve in curves]))
     if len(steps) > points:
         steps = np.linspace(steps[0], steps[-1], points)
+        covered = [(steps >= curve.x[0]) & (steps <= curve.x[-1]) for curve in curves]
+        steps = steps[np.any(covered, axis=0)]
 
     def table(name: str) -> Floats:
         return np.stack(

@@ -1,8 +1,9 @@
 """What the runs show, in a few sentences at the top of the page."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from eigenbatch.report.groups import Group
 from eigenbatch.report.paired import Pairing
@@ -31,9 +32,15 @@ def verdict(runs: Sequence[Run], groups: Sequence[Group], pairings: Sequence[Pai
 
 
 def untrained_accuracy(runs: Sequence[Run]) -> float:
-    """Mean accuracy before the first step; NaN if no run was evaluated then."""
-    first = [run.untrained for run in runs if math.isfinite(run.untrained)]
-    return fmean(first) if first else math.nan
+    """Mean accuracy before the first step; NaN if no run was evaluated then, or tasks differ."""
+    first = [run for run in runs if math.isfinite(run.untrained)]
+    tasks = {(run.measure, str(_data(run.settings or {}))) for run in first}
+    return fmean(run.untrained for run in first) if len(tasks) == 1 else math.nan
+
+
+def _data(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the data: of a task, whatever else differs."""
+    return {name: value for name, value in settings.items() if name.split(".")[0] == "data"}
 
 
 def measure_of(runs: Sequence[Run]) -> str:
