@@ -150,7 +150,11 @@ def linear_probe_sgd(
 
 
 def rankme(features: Features) -> float:
-    """Entropy rank of the features as they are: not normalised, not centred (RankMe)."""
+    """Entropy rank of the features as they are: not normalised, not centred.
+
+    From eigenvalues of the second moment, as the paper has it. RankMe as published (Garrido et al.)
+    takes singular values, which gives larger numbers.
+    """
     return spectrum(features.rows, normalize=False).entropy_rank
 
 
