@@ -91,6 +91,26 @@ def test_pictures_without_labels_cannot_be_compared_and_pairs_are_by_rank(tmp_pa
     assert "kNN" not in result.output
 
 
+def test_a_run_is_resumed_on_its_own_data_from_any_folder(tmp_path, monkeypatch):
+    for place, classes in ((tmp_path / "here", "ab"), (tmp_path / "there", "xy")):
+        for name in classes:
+            (place / "pictures" / name).mkdir(parents=True)
+            for i in range(10):
+                Image.new("RGB", (8, 8), (20 * i, 0, 0)).save(
+                    place / "pictures" / name / f"{i}.png"
+                )
+    settings = ["budget.epochs=1", "batches.batch_size=8", "encoder.width=4", "data.size=8"]
+    words = [word for text in settings for word in ("--set", text)]
+    monkeypatch.chdir(tmp_path / "here")
+    result = run("train", "--data", "pictures", *words, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    monkeypatch.chdir(tmp_path / "there")
+    longer = run("train", "--resume", "--out", tmp_path / "run", "--set", "budget.epochs=2")
+    assert longer.exit_code == 0, longer.output
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["config"]["data"]["directory"] == str(tmp_path / "here" / "pictures")
+
+
 def test_a_long_run_says_where_it_is_when_its_output_is_piped(tmp_path, monkeypatch):
     monkeypatch.setattr("eigenbatch.train.progress.EVERY_SECONDS", 0.0)
     result = run("train", *SMALL, "--out", tmp_path / "run")

@@ -48,7 +48,7 @@ class Spectrum:
 
     @property
     def entropy_rank(self) -> float:
-        """exp(-sum lambda log lambda), the paper's RankMe; the published one has singular values."""
+        """exp(-sum lambda log lambda): RankMe by the paper; by its own it has singular values."""
         return float(torch.special.entr(self.eigenvalues).sum().exp())
 
     @property

@@ -56,16 +56,16 @@ def check_comparable(run: Run) -> None:
 
 
 def _data_settings(data: str | None, data_dir: Path | None) -> list[str]:
-    """What --data and --data-dir set."""
+    """What --data and --data-dir set; absolute, so that a run is resumed on the same data."""
     known = DataConfig.options()
-    directory = [] if data_dir is None else [f"data.directory={data_dir}"]
+    directory = [] if data_dir is None else [f"data.directory={data_dir.absolute()}"]
     if data is None:
         return directory
     if data in known:
         return [f"data={data}", *directory]
     if not Path(data).exists():
         raise ParameterError(f"--data {data}: neither {', '.join(known)} nor a folder or zip")
-    return ["data=folder", f"data.directory={data}"]
+    return ["data=folder", f"data.directory={Path(data).absolute()}"]
 
 
 def _chosen_data(settings: list[str]) -> str | None:
