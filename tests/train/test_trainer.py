@@ -272,6 +272,11 @@ class Fail(Observer):
 def test_errors_in_training_name_the_run(tmp_path, reason, message):
     with pytest.raises(RunError, match=message):
         start(SMALL, tmp_path / "run", observers=[Fail(reason)])
+    run = RunDirectory(tmp_path / "run")
+    assert type(reason).__name__ in lines(run)[-1]["stopped"]
+    start(SMALL, run.path, resume=True)
+    assert not any("stopped" in line for line in lines(run))
+    assert read_run(run.path).finished
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,7 @@ def train(
             finished = check_resumable(run, directory)
             if finished:
                 return directory
+        recorder = None
         try:
             assembled = assemble(run, fabric)
             state = _saved_state(directory) if resume else None
@@ -100,8 +101,10 @@ def train(
                 [*observers, *(watch(assembled) if watch else ())],
             )
         except RowError as reason:
+            _record_end(recorder, reason)
             raise RunError(f"{path}: {reason}") from reason
         except (OSError, RuntimeError, MemoryError) as reason:
+            _record_end(recorder, reason)
             raise _explained(reason, path, fabric.world_size) from reason
     return directory
 
@@ -124,6 +127,14 @@ def check_resumable(run: Run, directory: RunDirectory) -> bool:
         )
     done = read_if_finished(directory.path) is not None
     return done and run.budget.epochs == stored.budget.epochs
+
+
+def _record_end(recorder: Recorder | None, reason: Exception) -> None:
+    """Write why the run ended, if the disk takes it; a resumed run drops that line."""
+    if recorder is not None:
+        recorder.also = None  # closed by now
+        with suppress(OSError, RunError):
+            recorder.stop(f"{type(reason).__name__}: {reason}".rstrip(": "))
 
 
 def _fit(
