@@ -191,6 +191,13 @@ def test_a_run_is_resumed_from_the_step_of_a_checkpoint(tmp_path):
     with Recorder(tmp_path / "epochs", resume=True, until=1) as run:
         run.log(2, loss=1)
     assert read_run(tmp_path / "epochs").series["loss"].epoch.tolist() == [1, 1]
+    with Recorder(tmp_path / "damaged") as run:
+        run.log(1, loss=1)
+    record = tmp_path / "damaged" / "metrics.jsonl"
+    record.write_text('{"step": 1, "loss": 1}\n[]\n{"step": "x"}\n{"loss": 2}\nx\n')
+    with Recorder(tmp_path / "damaged", resume=True, until=1) as run:
+        run.log(2, loss=1)
+    assert len(record.read_text().splitlines()) == 7
     with Recorder(tmp_path / "new") as run:
         run.stop("at once")
     with Recorder(tmp_path / "new", resume=True, until=0) as run:

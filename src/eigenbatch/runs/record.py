@@ -100,12 +100,13 @@ class RecordFile:
         for text in self.path.read_bytes().splitlines(keepends=True) if self._lines else []:
             try:
                 line = json.loads(text)
-            except (ValueError, RecursionError):
-                line = {}  # damaged: its reader says so
-            if line.get("step", 0) > step:
-                break
+                if line["step"] > step:
+                    break
+                ended = "stopped" in line or "finished" in line
+            except (ValueError, RecursionError, LookupError, TypeError):
+                ended = False  # damaged: its reader says so
             kept.append(text)
-            ends = ends + 1 if "stopped" in line or "finished" in line else 0
+            ends = ends + 1 if ended else 0
         return Mark.of(b"".join(kept[: len(kept) - ends]))
 
     def _count(self, content: bytes) -> None:
