@@ -48,7 +48,7 @@ class Spectrum:
 
     @property
     def entropy_rank(self) -> float:
-        """exp(-sum lambda log lambda): RankMe by the paper; by its own it has singular values."""
+        """exp(-sum lambda log lambda). The paper calls it RankMe, which uses singular values."""
         return float(torch.special.entr(self.eigenvalues).sum().exp())
 
     @property

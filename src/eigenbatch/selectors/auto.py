@@ -264,8 +264,7 @@ class Auto:
         below = judged < (self.easy if random else self.target) and not (self._memorised or blind)
         if self.level == 0:
             self._easy_rows = self._easy_rows + len(batch) if below else 0
-            sure = self._told or self._begun or self._easy_rows >= PERSISTENT
-            below = below and sure
+            below &= self._told or self._begun or self._easy_rows >= PERSISTENT
         self.level = min(max(0, self.level + (1 if below else -1)), len(self._levels) - 1)
         self._begun = self._begun or self.level > 0
 

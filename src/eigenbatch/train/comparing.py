@@ -65,11 +65,12 @@ def compare_selectors(
 
 
 def _check_epochs(run: Run, directory: RunDirectory) -> None:
-    """Raise if a run on disk has another length: prolonged, it would not be like the others."""
-    if directory.manifest.exists() and (found := load_run(directory).budget.epochs) != (
-        wanted := run.budget.epochs
-    ):
+    """Raise if a run on disk has another length: resumed, its schedule would not be the same."""
+    if not directory.manifest.exists():
+        return
+    found = load_run(directory).budget.epochs
+    if found != run.budget.epochs:
         raise RunError(
-            f"{directory.path} was begun with budget.epochs={found}, not {wanted}: runs that are "
-            "compared have the same schedule. Choose another --out"
+            f"{directory.path} was begun with budget.epochs={found}, not {run.budget.epochs}: runs "
+            "that are compared have the same schedule. Choose another --out"
         )
