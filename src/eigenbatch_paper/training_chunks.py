@@ -26,8 +26,8 @@ NAMES = {
     "queue_size": "method.queue_size", "momentum": "method.momentum",
     "negatives": "method.negatives", "whiten_period": "method.whiten_period",
     "whiten_after": "method.whiten_after", "batch_negatives": "method.batch_negatives",
-    "encoder": "encoder", "stem": "encoder.stem", "width": "encoder.width",
-    "selector": "batches.selector", "batch_size": "batches.batch_size",
+    "key_groups": "method.key_groups", "encoder": "encoder", "stem": "encoder.stem",
+    "width": "encoder.width", "selector": "batches.selector", "batch_size": "batches.batch_size",
     "pool_size": "batches.pool_size", "coverage": "batches.coverage",
     "fill_cache": "batches.fill_cache", "epochs": "budget.epochs",
     "precision": "budget.precision", "optimizer": "optimizer", "lr": "optimizer.lr",
@@ -47,9 +47,10 @@ _SMOKE = {
     "batch_size": 32, "pool_size": 128, "coverage": "free", "fill_cache": True, "epochs": 2,
     "lr": 2e-3,
 }  # fmt: skip
-_QUEUE = {
-    "smoke": {"queue_size": 128, "momentum": 0.99},
-    "small": {"queue_size": 8192, "momentum": 0.99},
+_MOCO = {"momentum": 0.99, "batch_negatives": True, "key_groups": 8}
+_QUEUE: Mapping[Scale, Mapping[str, Any]] = {
+    "smoke": _MOCO | {"queue_size": 128},
+    "small": _MOCO | {"queue_size": 8192},
     "paper": {},
 }
 _FOLDER_ONLY = ("picture_size", "in_memory")

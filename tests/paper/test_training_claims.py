@@ -40,7 +40,7 @@ def curve(seed, *, final=0.5, speed=1.0, **settings):
     jitter = 1e-3 * seed
     return {
         "seed": seed, "batch_size": 8, "dim": 16, "method": "simclr", "data": "digits",
-        "recipe": "digits", "queue_size": 8192, "batch_negatives": False,
+        "recipe": "digits", "queue_size": 8192,
         "curve_epochs": list(range(9)), "times": [10.0 * e + seed for e in range(9)],
         "knn": [h + jitter for h in heights],
         "rankme": [5.0 + e for e in range(9)], "losses": [4.0 + jitter] * 8, "mean_rank": 5.0,

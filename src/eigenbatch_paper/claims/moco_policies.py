@@ -93,13 +93,6 @@ def judge(rows: list[Row]) -> Verdict:
         + facts.listed(gains, "points"),
         f"{facts.unreached(rows, target)} Selection takes {spent:.1%} of the time of P3. A pool "
         "of two batches leaves little to choose from."
-        + (
-            ""
-            if rows[0]["batch_negatives"]
-            else " Printed is a softmax over queue and batch; "
-            "these runs have the queue alone, so that a selected batch changes only the positives "
-            "now, and the queue later."
-        )
         + ("" if wide else " ResNet-50 is run at paper scale only."),
     )
 
