@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from eigenbatch.checks import check_entries, is_count, is_integer_tensor
@@ -22,6 +23,10 @@ class Candidates:
 
     ids: Tensor  # (k,)
     due: int
+
+
+Places = NDArray[np.int64]
+NO_PLACES: Places = np.empty((0, 2), dtype=np.int64)
 
 
 class Coverage(Protocol):
@@ -69,8 +74,9 @@ class Buffer:
         """
         self._epochs, self._capacity, self._due = epochs, capacity, due
         self._position, self._stop = start, stop
-        self._buffered: dict[int, int] = {}  # id -> place, the longest buffered first
-        self._deferred: list[tuple[int, int]] = []  # next places of ids that are still buffered
+        self._waiting = NO_PLACES  # (w, 2) buffered ids with places, the longest buffered first
+        self._deferred = NO_PLACES  # (w, 2) next places of ids that are still buffered
+        self._is_buffered = np.zeros(len(epochs), dtype=bool)
         self._lap, self._order = -1, torch.empty(0)
 
     @staticmethod
@@ -87,31 +93,31 @@ class Buffer:
         """All buffered ids, after the buffer was filled up; or those a small buffer would hold."""
         self._fill(batch_size)
         capacity = min(random_pool or self._capacity, self._capacity)
-        count = min(len(self._buffered), capacity)
+        count = min(len(self._waiting), capacity)
         if self._due is not None and random_pool is None:
             due = min(self._due, batch_size)
         else:
             due = batch_size - batch_size // 2 * count**2 // capacity**2
-        ids = np.fromiter(self._buffered, np.int64, count)
-        return Candidates(ids=torch.from_numpy(ids), due=due)
+        return Candidates(ids=torch.from_numpy(self._waiting[:count, 0].copy()), due=due)
 
     def take(self, ids: list[int]) -> None:
         """Remove ids; raises StateError for one that is not buffered."""
         self._fill(len(ids))
         for taken in ids:
-            if taken not in self._buffered:
+            if not self._is_buffered[taken]:
                 raise StateError(
                     f"a batch takes id {taken}, which is not in the buffer: "
                     "the recorded batches are damaged or from another sampler"
                 )
-            del self._buffered[taken]
+            self._is_buffered[taken] = False
+        self._waiting = self._waiting[self._is_buffered[self._waiting[:, 0]]]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the constructor's arguments."""
         return {
             "position": self._position,
-            "waiting": _pairs(list(self._buffered.items())),  # (w, 2)
-            "deferred": _pairs(self._deferred),  # (w, 2)
+            "waiting": torch.from_numpy(self._waiting.copy()),  # (w, 2)
+            "deferred": torch.from_numpy(self._deferred.copy()),  # (w, 2)
         }
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
@@ -120,12 +126,15 @@ class Buffer:
             raise StateError("this state has no 'start': it is from coverage='free'")
         entries = {"position": is_count, "waiting": self._are_places, "deferred": self._are_places}
         check_entries(state, "sampler's 'start'", entries, error=StateError)
-        buffered = dict(state["waiting"].tolist())
-        if not len(buffered) == len(state["waiting"]) <= self._capacity:
+        waiting, deferred = (
+            state[name].to(torch.int64).numpy().copy() for name in ("waiting", "deferred")
+        )
+        if not len(np.unique(waiting[:, 0])) == len(waiting) <= self._capacity:
             raise StateError("the state holds one id twice or more ids than fit: it is damaged")
         self._position = state["position"]
-        self._buffered = buffered
-        self._deferred = [(sample, place) for sample, place in state["deferred"].tolist()]
+        self._waiting, self._deferred = waiting, deferred
+        self._is_buffered[:] = False
+        self._is_buffered[waiting[:, 0]] = True
 
     def _are_places(self, value: object) -> bool:
         """Whether a saved value has rows (id, place) with ids of this data set."""
@@ -137,46 +146,48 @@ class Buffer:
 
     def _fill(self, least: int) -> None:
         """Add ids; one whose next place comes while it is still buffered is deferred."""
-        deferred, self._deferred = self._deferred, []
+        deferred, self._deferred = self._deferred, NO_PLACES
         self._admit(deferred)
-        while places := self._read(self._room(least)):
+        while len(places := self._read(self._room(least))):
             self._admit(places)
 
-    def _admit(self, places: list[tuple[int, int]]) -> None:
-        for sample, place in places:
-            if sample in self._buffered or len(self._buffered) == self._capacity:
-                self._deferred.append((sample, place))
-            else:
-                self._buffered[sample] = place
+    def _admit(self, places: Places) -> None:
+        """Buffer ids that are not there yet while there is room; defer the others."""
+        if not len(places):
+            return
+        _, first = np.unique(places[:, 0], return_index=True)  # an id may stand there twice
+        fresh = np.sort(first[~self._is_buffered[places[first, 0]]])
+        entering = fresh[: self._capacity - len(self._waiting)]
+        self._is_buffered[places[entering, 0]] = True
+        self._waiting = np.concatenate([self._waiting, places[entering]])
+        self._deferred = np.concatenate([self._deferred, np.delete(places, entering, axis=0)])
 
     def _room(self, least: int) -> int:
         """How many ids to add: only what a batch needs once the buffer is two epochs ahead.
 
         Otherwise an id that a selector avoids would never catch up where epochs are short.
         """
-        room = self._capacity - len(self._buffered)
+        room = self._capacity - len(self._waiting)
         if room == 0 or self._stop is not None:  # one epoch is never ahead of itself
             return room
-        pending = [*self._buffered.values(), *(place for _, place in self._deferred)]
-        lead = self._position // len(self._epochs) - min(pending, default=0) // len(self._epochs)
-        goal = least if pending and lead > 1 else self._capacity
-        return max(0, goal - len(self._buffered))
+        first = min(
+            (int(part[:, 1].min()) for part in (self._waiting, self._deferred) if len(part)),
+            default=None,
+        )
+        size = len(self._epochs)
+        ahead = first is not None and self._position // size - first // size > 1
+        return max(0, least - len(self._waiting)) if ahead else room
 
-    def _read(self, count: int) -> list[tuple[int, int]]:
+    def _read(self, count: int) -> Places:
         """Up to `count` (id, place), none at the end; stops early at the border of two epochs."""
         if count == 0 or self._position == self._stop:
-            return []
+            return NO_PLACES
         lap, start = divmod(self._position, len(self._epochs))
         if lap != self._lap:
             self._lap, self._order = lap, self._epochs.order(lap)
-        ids: list[int] = self._order[start : start + count].tolist()
+        ids = self._order[start : start + count].numpy()
         self._position += len(ids)
-        return list(zip(ids, range(self._position - len(ids), self._position), strict=True))
-
-
-def _pairs(values: list[tuple[int, int]]) -> Tensor:
-    """(w, 2) int64, also for w = 0."""
-    return torch.tensor(values, dtype=torch.int64).view(-1, 2)
+        return np.stack([ids, np.arange(self._position - len(ids), self._position)], axis=1)
 
 
 class FreshPools:

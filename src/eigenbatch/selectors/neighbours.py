@@ -64,7 +64,7 @@ def nearest(offer: Offer, seeds: Tensor, batch: Tensor, count: int) -> Tensor:
         return batch[:0]
     similarity = offer.similarity(seeds)  # (k, s)
     if offer.barred is not None:
-        similarity.masked_fill_(offer.barred[:, None], -torch.inf)
+        similarity.index_fill_(0, offer.barred.nonzero().squeeze(1), -torch.inf)
     similarity[batch] = -torch.inf
     shares = [count // len(seeds) + (i < count % len(seeds)) for i in range(len(seeds))]
     turns = torch.full((shares[0], len(seeds)), -1, dtype=torch.int64, device=seeds.device)
