@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 10, "paper": 10}
 DATA = "multi30k"
-COPIED = (
-    "Multi30k English-German, every pair three times, or 1 % of pairs fifty and 9 % five times; "
-    "n=256, 1,400 steps"
-)
 EPOCHS = {64: 3, 256: 13}  # of 29,000 pairs, by batch size: about 1,400 steps each
-COPIED_EPOCHS = {"tripled": 4, "long-tailed": 7}  # about 1,400 steps
 NAMES = {
     "batch_size": "batches.batch_size", "selector": "batches.selector", "guard": "batches.guard",
     "epochs": "budget.epochs", "evaluate_every": "evaluation.every_steps", "seed": "seed",
