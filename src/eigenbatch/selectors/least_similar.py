@@ -40,8 +40,8 @@ GUESSES = 3 * COLUMNS
 More of them cost less, as long as they are right.
 """
 
-EARLIER = np.triu(np.ones((2 * GUESSES, 2 * GUESSES), dtype=np.float32), k=1)
-"""Squares @ EARLIER are the sums before each guess."""
+EARLIER = np.tril(np.ones((2 * GUESSES, 2 * GUESSES), dtype=np.float32), k=-1)
+"""EARLIER @ squares are the sums before each guess."""
 
 NEAR = 512
 """Rows of smallest sums, about, among which the next picks are guessed; a tenth of larger pools."""
@@ -89,6 +89,7 @@ def _whole_pool(rows: Tensor, first: Tensor, batch_size: int) -> NDArray[np.int6
     squares = _square_sums(matrix, matrix[picks])
     squares[picks] = np.inf
     picks += _guessed(matrix, squares, max(0, min(FIRST, batch_size) - len(picks)))[0].tolist()
+    products = rows.new_empty(min(2 * GUESSES, batch_size), len(rows))  # the same memory each time
     most = COLUMNS
     while len(picks) < batch_size:
         far = squares > _limit(squares)  # (k,)
@@ -96,19 +97,19 @@ def _whole_pool(rows: Tensor, first: Tensor, batch_size: int) -> NDArray[np.int6
         count = min(most, batch_size - len(picks))
         found, least = _guessed(matrix.take(near, axis=0), squares[near], count)
         guesses = near[found]
-        columns = torch.from_numpy(matrix.take(guesses, axis=0)).T  # (d, count)
+        guessed = torch.from_numpy(matrix.take(guesses, axis=0))  # (count, d)
         if len(picks) + count == batch_size:  # the last guesses: no sum is needed after them
             rivals = _rivals(squares, far, least)
-            cosines = torch.mm(torch.from_numpy(matrix.take(rivals, axis=0)), columns).numpy()
+            cosines = torch.mm(guessed, torch.from_numpy(matrix.take(rivals, axis=0)).T).numpy()
             if _right(squares[rivals], cosines, least) == count:
                 return np.array([*picks, *guesses])
-        cosines = torch.mm(rows, columns).numpy()  # (k, count)
+        cosines = torch.mm(guessed, rows.T, out=products[:count]).numpy()  # (count, k)
         for start in range(0, count, COLUMNS):
             part = slice(start, min(start + COLUMNS, count))
             rivals = _rivals(squares, far, least[part])
-            right = _right(squares[rivals], cosines.take(rivals, axis=0)[:, part], least[part])
+            right = _right(squares[rivals], cosines[part].take(rivals, axis=1), least[part])
             sure = slice(start, start + right)
-            squares += np.einsum("ij,ij->i", cosines[:, sure], cosines[:, sure])
+            squares += np.einsum("ij,ij->j", cosines[sure], cosines[sure])
             squares[guesses[sure]] = np.inf
             picks += guesses[sure].tolist()
             if sure.stop < part.stop:
@@ -150,9 +151,9 @@ def _right(squares: Rows, cosines: Rows, least: Rows) -> int:
     if not len(squares):
         return len(least)
     earlier = torch.from_numpy(EARLIER[: len(least), : len(least)].astype(cosines.dtype))
-    before = (torch.from_numpy(np.square(cosines)) @ earlier).numpy() + squares[:, None]
-    wrong = before <= least
-    return int(wrong.any(axis=0).argmax()) if wrong.any() else len(least)
+    before = (earlier @ torch.from_numpy(np.square(cosines))).numpy() + squares
+    wrong = (before <= least[:, None]).any(axis=1)
+    return int(wrong.argmax()) if wrong.any() else len(least)
 
 
 def _probed(
@@ -222,8 +223,8 @@ def _add_squares(sums: Rows, rows: Rows, pick: Rows, cosines: Rows) -> None:
 def _square_sums(rows: Rows, picked: Rows) -> Rows:
     """Sum over `picked` of squared similarities; (len(rows),)."""
     if rows.size * len(picked) <= SMALL:
-        cosines = rows @ picked.T
+        cosines = picked @ rows.T
     else:
-        cosines = (torch.from_numpy(rows) @ torch.from_numpy(picked).T).numpy()
-    sums: Rows = np.einsum("ij,ij->i", cosines, cosines)
+        cosines = (torch.from_numpy(picked) @ torch.from_numpy(rows).T).numpy()
+    sums: Rows = np.einsum("ij,ij->j", cosines, cosines)
     return sums
