@@ -7,11 +7,14 @@ import torch
 from scipy import stats
 
 from eigenbatch import PoolBalanced, compare
-from eigenbatch.errors import ArgumentTypeError, ParameterError, RunError
-from eigenbatch.runs import first_crossing, paired_difference, read_run, summarise
+from eigenbatch.errors import ArgumentTypeError, ParameterError, RowError, RunError
+from eigenbatch.runs import find_runs, first_crossing, paired_difference, read_run, summarise
+from eigenbatch.train import comparing
 from eigenbatch.train.comparing import compare_selectors
+from eigenbatch.train.loop import Observer
 from eigenbatch.train.run import Run
 from eigenbatch.train.settings import override
+from eigenbatch.train.trainer import train
 
 SMALL = override(
     Run(), ["budget.epochs=2", "batches.batch_size=240", "encoder.width=4", "method.dim=16"]
@@ -144,6 +147,26 @@ def test_runs_of_another_length_are_not_compared(tmp_path):
     with pytest.raises(RunError, match="runs that are compared have the same schedule"):
         compare_selectors(override(SMALL, ["budget.epochs=3"]), ["greedy-16", "p1"], 1, tmp_path)
     assert not (tmp_path / "greedy-16").exists()  # nothing was trained
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_does_not_keep_others_from_finishing(tmp_path, monkeypatch):
+    class Diverge(Observer):
+        def on_step(self, training, step):
+            raise RowError("row 0 of z holds NaN")
+
+    def diverging(run, path, **options):
+        first = run.batches.selector == "p1" and run.seed == 0
+        return train(run, path, observers=[Diverge()] if first else [], **options)
+
+    monkeypatch.setattr(comparing, "train", diverging)
+    with pytest.raises(RunError, match=r"1 of 4 runs cannot be compared.*p1/seed-0: row 0"):
+        compare_selectors(SMALL, ["p1", "random"], 2, tmp_path, accelerator="cpu")
+    done = {path: read_run(path).finished for path in find_runs([tmp_path])}
+    assert [path.relative_to(tmp_path).as_posix() for path in done if not done[path]] == [
+        "p1/seed-0"
+    ]
+    assert sum(done.values()) == 3
 
 
 def test_a_run_without_epochs_has_no_loss_area(tmp_path):

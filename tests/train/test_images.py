@@ -173,6 +173,15 @@ def test_pictures_of_sixteen_bits_keep_their_shades(tmp_path):
     assert (Pictures(tmp_path, size=8).pixels(0)[0].numpy() == shades >> 8).all()
 
 
+@pytest.mark.parametrize("ending", ["gif", "tif", "TIFF", "pgm"])
+def test_further_formats_are_pictures(tmp_path, ending):
+    write_pictures(tmp_path)
+    Image.new("L", (20, 50), 200).save(tmp_path / "train" / "cat" / f"z.{ending}")
+    image, label = image_folder(tmp_path, "train", size=16)[2]
+    assert label == 0
+    assert (image == 200).all()
+
+
 def test_crops_of_whole_pictures_have_the_size_of_the_images(tmp_path):
     folder = FolderConfig(directory=tmp_path, size=16, whole_pictures=True)
     with pytest.raises(ParameterError, match=r"data\.size=16, got views\.size=32"):

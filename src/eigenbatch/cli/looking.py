@@ -77,8 +77,6 @@ def report(
     """Turn runs into one page that opens offline, or follow them while they train."""
     terminal: Terminal = context.obj
     with errors(terminal):
-        if not runs or any(str(path) in ("", ".") for path in runs):
-            raise ParameterError("name run directories or folders of them, e.g. runs/compare")
         if watch:
             from eigenbatch.report.serve import serve
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eigenbatch.errors import RunError
+from eigenbatch.errors import RowError, RunError
 from eigenbatch.runs.comparison import (
     Comparison,
     Progress,
@@ -39,6 +39,10 @@ def compare_selectors(
 
     Runs are kept under `path`/SELECTOR/seed-K; finished ones are not run again, others are resumed.
     Seeds are the outer loop, so that an interrupted comparison has whole pairs.
+
+    Raises:
+        RunError: a model diverged, so that there is nothing to compare with; the other runs are
+            finished first.
     """
     check_comparison(selectors, seeds, target)
     numbers = range(run.seed, run.seed + seeds)
@@ -46,21 +50,33 @@ def compare_selectors(
         selector_named(selector)
         for seed in numbers:
             _check_epochs(run, RunDirectory(run_folder(path, selector, seed)))
+    diverged = []
     for seed in numbers:
         for selector in selectors:
             progress(selector, seed, None)
             folder = run_folder(path, selector, seed)
             batches = replace(run.batches, selector=selector)
-            train(
-                replace(run, batches=batches, seed=seed),
-                folder,
-                resume=RunDirectory(folder).manifest.exists(),
-                watch=progress_bar(console, f"{selector}/seed-{seed}") if console else None,
-                accelerator=accelerator,
-                devices=1,
-            )
+            try:
+                train(
+                    replace(run, batches=batches, seed=seed),
+                    folder,
+                    resume=RunDirectory(folder).manifest.exists(),
+                    watch=progress_bar(console, f"{selector}/seed-{seed}") if console else None,
+                    accelerator=accelerator,
+                    devices=1,
+                )
+            except RunError as reason:
+                if not isinstance(reason.__cause__, RowError):
+                    raise
+                diverged.append(str(reason))
+                continue
             accuracy = read_run(folder).accuracy
             progress(selector, seed, None if accuracy is None else float(accuracy.value[-1]))
+    if diverged:
+        raise RunError(
+            f"{len(diverged)} of {len(selectors) * seeds} runs cannot be compared, the others are "
+            f"finished (eigenbatch report {path}): {'; '.join(diverged)}"
+        )
     return load_comparison(selectors, list(numbers), path, target=target)
 
 

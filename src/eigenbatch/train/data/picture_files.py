@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from eigenbatch.errors import DataError
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 
 
 def pictures_in_folder(root: Path) -> list[str]:
