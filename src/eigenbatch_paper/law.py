@@ -69,9 +69,10 @@ def settings(folder: Path) -> list[Setting]:
         found.append(Setting(f"translations, n = {n}", rows, _mrr, _solved, _miss))
     for tau, rows in grouped(_rows(folder, "miss-law"), "tau").items():
         found.append(Setting(f"translations, n = 64, tau = {tau}", rows, _mrr, _solved, _miss))
-    for data, rows in grouped(_rows(folder, "guarded-batches"), "data").items():
-        plain = [row for row in rows if not row.get("guard")]
-        found.append(Setting(f"translations, {data}", plain, _mrr, _solved, _miss))
+    copies = [row for row in _rows(folder, "guarded-batches") if row["data"] != "plain"]
+    for data, rows in grouped(copies, "data").items():
+        unguarded = [row for row in rows if not row.get("guard")]
+        found.append(Setting(f"translations, {data}", unguarded, _mrr, _solved, _miss))
     untold = [row for row in _rows(folder, "memorised-pairs") if not row["held_out"]]
     for data, rows in grouped(untold, "data").items():
         name = "captions, memorised" if data == "captions" else "translations, few"
