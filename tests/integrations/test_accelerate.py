@@ -157,3 +157,12 @@ def test_the_record_of_a_resumed_run_has_every_step_once(tmp_path, caplog):
     assert found.finished
     assert found.series["spectral/loss"].step.tolist() == list(range(1, 9))
     assert "was logged after step" not in caplog.text
+
+
+def test_processes_that_take_turns_with_batches_cannot_resume_a_sampler(tmp_path, monkeypatch):
+    turns = Accelerator(cpu=True)
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    sampler = SpectralBatchSampler(EmbeddingCache(64, 8), 16, Neighbours(), num_replicas=1, rank=0)
+    with pytest.raises(ParameterError, match="split_batches=True"):
+        SpectralWatch(turns, SpectralMonitor(0.1), sampler=sampler)
+    SpectralWatch(accelerator(tmp_path), SpectralMonitor(0.1), sampler=sampler)

@@ -265,8 +265,9 @@ class Indexed(SimCLR):
 
 
 def selected(
-    directory: Path, *, save_at: int = 10**9, resume: Path | None = None, workers: int = 0
-):
+    directory: Path, *, save_at: int = 10**9, resume: Path | None = None, workers: int = 0,
+    **settings
+):  # fmt: skip
     rows = torch.randn(PAIRS * STEPS, 8, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     cache = EmbeddingCache(len(rows), 6)
@@ -274,11 +275,11 @@ def selected(
     callback = SpectralCallback(SpectralMonitor(TAU, every=5, quiet=True), sampler=sampler)
     module = Indexed()
     saving = pl.callbacks.ModelCheckpoint(
-        directory, every_n_train_steps=save_at, save_top_k=-1, filename="at-{step}"
+        directory, every_n_train_steps=save_at, save_top_k=-1, save_last=True, filename="at-{step}"
     )
     trainer = pl.Trainer(
-        max_epochs=3, accelerator="cpu", callbacks=[callback, saving], logger=False,
-        enable_progress_bar=False, enable_model_summary=False,
+        **({"max_epochs": 3} | settings), accelerator="cpu", callbacks=[callback, saving],
+        logger=False, enable_progress_bar=False, enable_model_summary=False,
         default_root_dir=directory, use_distributed_sampler=False,
     )  # fmt: skip
     data = IndexedDataset(TensorDataset(rows))
@@ -304,6 +305,28 @@ def test_a_resumed_run_continues_with_the_same_batches_and_cache(
     assert second.seen == whole.seen[stop:]
     assert torch.equal(restored.get(torch.arange(5)), cache.get(torch.arange(5)))
     assert callback.monitor.state_dict()["step"] == 3 * STEPS
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("limit", "stop"), [(None, STEPS + 3), (None, 2 * STEPS + 1), (STEPS // 2, STEPS // 2 + 2)]
+)
+def test_a_run_that_max_steps_ended_within_an_epoch_is_extended(
+    tmp_path: Path, limit: int | None, stop: int, workers: int
+) -> None:
+    """Lightning counts that epoch as a whole one, and resumes it."""
+    settings = {"max_epochs": -1, "workers": workers, "save_at": stop, "limit_train_batches": limit}
+    steps = 3 * (limit or STEPS)
+    whole, _, cache = selected(tmp_path / "whole", max_steps=steps, **settings)
+    first, _, _ = selected(tmp_path / "first", max_steps=stop, **settings)
+    second, _, restored = selected(
+        tmp_path / "second", max_steps=steps, resume=tmp_path / "first" / "last.ckpt", **settings
+    )
+    assert first.seen + second.seen == whole.seen
+    assert torch.equal(restored.age(), cache.age())
 
 
 def test_a_step_with_nan_is_a_finding_also_with_a_cache(tmp_path: Path) -> None:

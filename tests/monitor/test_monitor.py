@@ -319,9 +319,12 @@ def test_a_call_without_a_batch_is_a_mistake_in_the_loop_and_always_raises() -> 
         monitor(z1, z2, views=lambda: (z1, z2))
 
 
-def test_sync_without_a_process_group_says_what_to_do() -> None:
-    with pytest.raises(ParameterError, match="call init_process_group first"):
-        SpectralMonitor(TAU, sync=True, strict=True)(*healthy_views())
+def test_sync_of_a_process_that_is_alone_reads_its_batch() -> None:
+    synced, alone = (
+        SpectralMonitor(TAU, every=1, sync=sync, strict=True)(*healthy_views())
+        for sync in (True, False)
+    )
+    assert synced.scalars() == alone.scalars()
 
 
 def test_trend_is_the_papers_average_and_rolling_variance() -> None:

@@ -6,9 +6,10 @@ import pytest
 import torch
 from scipy import stats
 
-from eigenbatch import PoolBalanced, compare
+from eigenbatch import NoNearDuplicates, PoolBalanced, PoolMin, compare
 from eigenbatch.errors import ArgumentTypeError, ParameterError, RowError, RunError
 from eigenbatch.runs import find_runs, first_crossing, paired_difference, read_run, summarise
+from eigenbatch.selectors import OnLossPlateau
 from eigenbatch.train import comparing
 from eigenbatch.train.comparing import compare_selectors
 from eigenbatch.train.loop import Observer
@@ -212,6 +213,20 @@ def test_every_run_begins_with_the_selector_as_it_was_given(tmp_path):
     compare(draws, {"one": policy, "other": PoolBalanced()}, 3, tmp_path)
     assert all(one == begun[0] for one in begun)
     assert policy.state_dict() == begun[0]
+
+
+def test_losses_of_a_plateau_do_not_pass_to_the_next_run(tmp_path):
+    begun = []
+
+    def stands_still(selector, seed, run):
+        begun.append(plateau.plateau.reached)
+        for _ in range(300):
+            plateau.plateau.observe(1.0)
+        run.log(1, knn=0.5)
+
+    plateau = OnLossPlateau(PoolMin(), PoolBalanced())
+    compare(stands_still, {"bare": plateau, "guarded": NoNearDuplicates(plateau)}, 2, tmp_path)
+    assert begun == [False] * 4
 
 
 def test_a_run_that_stops_early_is_compared_as_it_is(tmp_path):

@@ -16,6 +16,7 @@ from eigenbatch.sampling.selection import Selection
 from eigenbatch.selectors.constraints import OnePerGroup
 from eigenbatch.selectors.duplicates import NoNearDuplicates
 from eigenbatch.selectors.greedy import Greedy
+from eigenbatch.selectors.neighbours import Neighbours
 from eigenbatch.selectors.random import Random
 from returns import WRONG
 
@@ -435,12 +436,26 @@ def test_groups_that_do_not_fit_the_data_are_refused_before_training(wrap):
         assert len(SpectralBatchSampler(cache, 5, wrap(selector), coverage=coverage)) == 4
 
 
+@pytest.mark.filterwarnings("ignore:the batch has an effective rank")  # of overdue samples
 @pytest.mark.parametrize("coverage", COVERAGES)
 def test_a_literal_search_gives_short_batches_unless_every_sample_must_be_used(coverage):
     literal = Greedy(window=(2.0, 3.0), literal=True)
     sampler = SpectralBatchSampler(filled_cache(80), 20, literal, coverage=coverage)
     sizes = [len(set(batch)) for batch in sampler]
     assert all(size < 20 for size in sizes) if coverage == "free" else sizes == [20] * 4
+
+
+def test_samples_left_out_by_drop_last_do_not_depend_on_the_embeddings():
+    cache = filled_cache(70)
+    left_out = []
+    for selector in (Random(), Greedy(), Neighbours(1)):
+        sampler = SpectralBatchSampler(cache, 20, selector)
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            left_out.append(set(range(70)) - set(flat(sampler)))
+    assert left_out[:3] == left_out[3:6] == left_out[6:]
+    assert all(len(ids) == 10 for ids in left_out)
+    assert left_out[0] != left_out[1] != left_out[2]
 
 
 def test_what_was_made_in_inference_mode_is_used_outside():

@@ -289,3 +289,27 @@ def test_numbers_of_numpy_are_saved_as_plain_ones():
     known = torch.load(file, weights_only=True)
     cache.load_state_dict(known["cache"])
     sampler.load_state_dict(known["sampler"])
+
+
+class OnGPU(torch.Tensor):
+    """As if on a device of its own: numpy cannot read it before it is on the CPU."""
+
+    def numpy(self, **_):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    def to(self, *arguments, **_):
+        assert "cpu" in arguments
+        return self.as_subclass(torch.Tensor).clone()
+
+
+def test_a_state_that_was_loaded_onto_a_gpu_is_restored():
+    run = Run()
+    next(iter(run.sampler))
+    state = run.sampler.state_dict()
+    state["start"] = {
+        name: value.as_subclass(OnGPU) if isinstance(value, torch.Tensor) else value
+        for name, value in state["start"].items()
+    }
+    other = Run()
+    other.sampler.load_state_dict(state)
+    assert list(other.sampler) == list(run.sampler)[1:]

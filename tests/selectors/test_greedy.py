@@ -3,10 +3,12 @@ import pytest
 import torch
 
 from clouds import KINDS, cloud, unit
-from eigenbatch import Greedy, Random, participation_ratio
+from eigenbatch import Greedy, NoNearDuplicates, OnePerGroup, Random, participation_ratio, select
 from eigenbatch.errors import NumericalWarning, ParameterError
+from eigenbatch.selectors import EveryNth
 from eigenbatch.selectors.diversity import frobenius_diversity, rayleigh_scores, trace_after_adding
 from eigenbatch.selectors.least_similar import least_similar
+from eigenbatch.selectors.offer import Offer
 from eigenbatch.selectors.search import greedy_search
 
 
@@ -150,6 +152,18 @@ def test_literal_stops_once_the_rank_enters_the_window():
     assert len(chosen) < 128
     assert 9.5 <= participation_ratio(pool[chosen]) <= 20
     assert participation_ratio(pool[chosen[:-1]]) < 9.5
+
+
+def test_literal_keeps_given_rows_and_is_refused_by_rules():
+    pool, literal = cloud("random", 200, 16), Greedy(window=(3.0, 12.0), literal=True)
+    offer = Offer(rows=unit(pool), given=torch.arange(50, 62))
+    assert literal.complete(offer, 20, generator=generator())[:12].tolist() == list(range(50, 62))
+    for rule in (NoNearDuplicates, lambda inner: OnePerGroup(inner, torch.arange(200))):
+        with pytest.raises(ParameterError, match="leave literal out"):
+            rule(literal)
+        with pytest.raises(ParameterError, match="leave literal out"):
+            rule(EveryNth(literal, 1, Random()))
+    assert len(select(pool, 20, EveryNth(literal, 1, Random()))) < 20
 
 
 def test_centroid_score_picks_the_row_farthest_from_the_mean_of_the_batch():

@@ -66,6 +66,12 @@ class SpectralWatch:
     ) -> None:
         check_type(accelerator, Accelerator, "accelerator")
         check_callback(monitor, sinks, stop_on)
+        if sampler is not None and accelerator.num_processes > 1 and not accelerator.split_batches:
+            raise ParameterError(
+                f"{accelerator.num_processes} processes take turns with whole batches, so that the "
+                "sampler's place in an epoch is not known: pass Accelerator(dataloader_config="
+                "DataLoaderConfiguration(split_batches=True))"
+            )
         self.monitor, self.should_stop = monitor, False
         self._accelerator, self._sinks, self._stop_on = accelerator, sinks, stop_on
         self._carried = Carried(monitor, cache, sampler)

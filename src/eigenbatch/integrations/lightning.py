@@ -1,5 +1,6 @@
 """Lightning: a callback that reads the embeddings which `training_step` returns."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,17 +108,30 @@ class SpectralCallback(Callback):
         self._embeddings, self._layout, self._ids = embeddings, layout, ids
         self._sinks, self._stop_on, self._labels = sinks, stop_on, labels
         self._carried = Carried(monitor, cache, sampler, probe)
+        self._batches: float = math.inf  # of an epoch of the trainer, which may limit them
+        self._next: int | None = None  # epoch of the sampler that a resumed run begins with
+        self._resumed = False  # until the first batch
         self._record = RunRecord(record)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say findings beside the progress bar; begin the record."""
+        """Say findings beside the progress bar; begin the record.
+
+        Lightning counts an epoch that `max_steps` ended as a whole one, and yet goes on with its
+        other batches when it is resumed: the sampler stays in that epoch.
+        """
         self.monitor.say_through(pl_module.print)
+        if self._next is not None and (sampler := self._carried.sampler) is not None:
+            progress = trainer.fit_loop.epoch_progress.current
+            given = progress.processed  # type: ignore[attr-defined]
+            sampler.count_epochs_from(given, self._next)
+            self._next = None
         if trainer.is_global_zero:
             self._record.open(dict(pl_module.hparams), step=trainer.global_step)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count the batches of this epoch from where a resumed one begins."""
-        self._carried.consumed = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        """Count the batches of this epoch; a resumed one begins where it was saved."""
+        if not self._resumed:
+            self._carried.consumed = 0
 
     def on_train_batch_end(
         self,
@@ -128,7 +142,8 @@ class SpectralCallback(Callback):
         batch_idx: int,
     ) -> None:
         """Show the batch to the monitor; a step that returned None was skipped and is not one."""
-        self._carried.consumed = batch_idx + 1
+        self._carried.consumed += 1  # batch_idx may go on at the end of an epoch
+        self._batches, self._resumed = trainer.num_training_batches, False
         if outputs is None or outputs == {}:
             return
         if self._carried.cache is not None:
@@ -187,7 +202,10 @@ class SpectralCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The states of monitor, cache, sampler and probe, saved with every checkpoint."""
-        return self._carried.state_dict()
+        state = self._carried.state_dict()
+        if self._carried.sampler is not None:
+            state["ended"] = self._carried.ended or self._carried.consumed >= self._batches
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue all of them.
@@ -195,6 +213,11 @@ class SpectralCallback(Callback):
         Lightning lets the workers of a loader draw before it sets the epoch: after the end of one
         the sampler has to be at the next.
         """
-        self._carried.load_state_dict(state_dict)
-        if self._carried.ended and (sampler := self._carried.sampler) is not None:
-            sampler.set_epoch(state_dict["sampler"]["epoch"] + 1)
+        parts = dict(state_dict)
+        ended = parts.pop("ended", None)
+        self._carried.load_state_dict(parts)
+        if (sampler := self._carried.sampler) is not None and "sampler" in parts:
+            ended = self._carried.ended if ended is None else ended
+            self._next, self._resumed = parts["sampler"]["epoch"] + ended, True
+            self._carried.consumed = 0 if ended else self._carried.consumed
+            sampler.set_epoch(self._next)

@@ -35,6 +35,7 @@ from eigenbatch.monitor.history import History
 from eigenbatch.monitor.measure import read_batch
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.unreadable import unreadable
+from eigenbatch.processes import initialized
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,8 @@ class SpectralMonitor:
             reading with the critical finding "not finite"; any other failure is logged once and
             gives None: a monitor never ends a run by itself.
         sync: read the union of all processes' batches, of two views or two towers. Every process
-            must then call the monitor at the same steps, with equally many pairs.
+            must then call the monitor at the same steps, with equally many pairs. A process that
+            is alone (no torch.distributed) is read as it is.
         group: the processes of `sync`; None is all.
 
     Examples:
@@ -211,7 +213,7 @@ class SpectralMonitor:
         return reading
 
     def _read(self, batch: Batch, step: int, queue_ids: Tensor | Sequence[int] | None) -> Reading:
-        ready = batch.ready(self._tau, sync=self._sync, group=self._group)
+        ready = batch.ready(self._tau, sync=self._sync and initialized(), group=self._group)
         reading = read_batch(
             ready.contrast,
             ready.tau,

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.moments import Moments
-from eigenbatch.errors import ParameterError, RowError, ShapeError
-from eigenbatch.processes import all_gather, initialized
+from eigenbatch.errors import RowError, ShapeError
+from eigenbatch.processes import all_gather
 
 
 class Ranks(Protocol):
@@ -44,11 +44,6 @@ class ProcessGroup:
     """The processes of a group; every one of them must call at the same step."""
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
-        if not initialized():
-            raise ParameterError(
-                "sync=True needs torch.distributed: call init_process_group first, or leave sync "
-                "out to read each process on its own"
-            )
         self._group, self._device = group, device
 
     @property

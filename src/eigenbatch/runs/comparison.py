@@ -147,12 +147,21 @@ def compare(
 @contextmanager
 def _restored(selector: Any) -> Iterator[None]:
     """Put a selector's state back afterwards: the next run must not begin where this one ended."""
-    before = selector.state_dict() if hasattr(selector, "load_state_dict") else None
+    stateful = [one for one in (selector, *_plateaus(selector)) if hasattr(one, "load_state_dict")]
+    before = [one.state_dict() for one in stateful]
     try:
         yield
     finally:
-        if before is not None:
-            selector.load_state_dict(before)
+        for one, state in zip(stateful, before, strict=True):
+            one.load_state_dict(state)
+
+
+def _plateaus(selector: Any) -> Iterator[Any]:
+    """What `OnLossPlateau` keeps of losses, which is not in a selector's own state."""
+    if hasattr(selector, "plateau"):
+        yield selector.plateau
+    for part in getattr(selector, "_parts", ()):
+        yield from _plateaus(part)
 
 
 def check_comparison(selectors: Sequence[str], seeds: int, target: float | None) -> None:

@@ -127,7 +127,8 @@ class Buffer:
         entries = {"position": is_count, "waiting": self._are_places, "deferred": self._are_places}
         check_entries(state, "sampler's 'start'", entries, error=StateError)
         waiting, deferred = (
-            state[name].to(torch.int64).numpy().copy() for name in ("waiting", "deferred")
+            state[name].to("cpu", torch.int64, copy=True).numpy()
+            for name in ("waiting", "deferred")
         )
         if not len(np.unique(waiting[:, 0])) == len(waiting) <= self._capacity:
             raise StateError("the state holds one id twice or more ids than fit: it is damaged")
@@ -185,6 +186,8 @@ class Buffer:
         lap, start = divmod(self._position, len(self._epochs))
         if lap != self._lap:
             self._lap, self._order = lap, self._epochs.order(lap)
+        if self._stop is not None:
+            count = min(count, self._stop - self._position)
         ids = self._order[start : start + count].numpy()
         self._position += len(ids)
         return np.stack([ids, np.arange(self._position - len(ids), self._position)], axis=1)

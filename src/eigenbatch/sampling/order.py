@@ -27,10 +27,11 @@ class ShuffledEpochs(Sampler[int]):
 
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seed, self.epoch = size, whole(seed, "seed", least=0), 0
+        self.ahead = 0  # epochs that a trainer counts more than were drawn
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of the next iteration."""
-        self.epoch = whole(epoch, "epoch", least=0)
+        self.epoch = max(0, whole(epoch, "epoch", least=0) - self.ahead)
 
     def order(self, epoch: int) -> Tensor:
         """(size,) int32 permutation of the ids."""

@@ -159,6 +159,10 @@ class SpectralBatchSampler(BatchSampler):
         """Use another order from the next iteration on; `.sampler.set_epoch` does the same."""
         self._epochs.set_epoch(epoch)
 
+    def count_epochs_from(self, given: int, meant: int) -> None:
+        """Let `set_epoch(given)` mean epoch `meant`, and so on, for a trainer that miscounts."""
+        self._epochs.ahead = whole(given, "given") - whole(meant, "meant")
+
     def __len__(self) -> int:
         whole, rest = divmod(self.cache.size, self.batch_size)
         return whole if self.drop_last else whole + (rest > 0)
@@ -220,6 +224,7 @@ class SpectralBatchSampler(BatchSampler):
         check_state(state, (len(self), self.batch_size), self.cache.size)
         resumed = self._new_pass(state["epoch"])
         restore(self.selector, resumed.load_state_dict(state))
+        self.count_epochs_from(0, 0)
         # Of a finished epoch nothing is left to resume: a later one may have been set already.
         self.set_epoch(max(self.epoch, resumed.epoch) if resumed.finished else resumed.epoch)
         self._pass = resumed
@@ -374,9 +379,10 @@ class SpectralBatchSampler(BatchSampler):
             )
         if self.coverage == "free":
             return FreshPools(self._epochs, self.pool_size, epoch=epoch)
-        each = self.cache.size if self.coverage == "epoch" else len(self) * self.batch_size
-        start = epoch * each
-        stop = start + each if self.coverage == "epoch" else None
+        used = len(self) * self.batch_size
+        start = epoch * (self.cache.size if self.coverage == "epoch" else used)
+        # With drop_last random samples are left out: those that a selector avoids are not.
+        stop = start + min(used, self.cache.size) if self.coverage == "epoch" else None
         buffer = Buffer(self._epochs, self.pool_size, start=start, stop=stop, due=self._seeds)
         if self.coverage == "stream" and self._pass and self._pass.epoch == epoch - 1:
             buffer.load_state_dict(self._pass.coverage.state_dict())

@@ -156,7 +156,8 @@ class Auto:
         """Tell it pairs that are not trained on, with present embeddings, say every epoch.
 
         If random batches of them are hard, so are their neighbours, and what makes training pairs
-        easy is memory: all batches are random until it is told better.
+        easy is memory: all batches are random until it is told better. Several processes must all
+        be told the same pairs, or they would choose different batches.
 
         Args:
             z1: (m, d) embeddings of one tower or view.

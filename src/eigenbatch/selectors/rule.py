@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from eigenbatch.checks import check_callable, check_choice, check_type
-from eigenbatch.errors import NumericalWarning, ShapeError
+from eigenbatch.errors import NumericalWarning, ParameterError, ShapeError
 from eigenbatch.selectors.offer import Adjust, Offer, searched_by, seeds_of, settled
 from eigenbatch.selectors.selector import (
     Selector,
     check_state,
+    may_stop_early,
     restore,
     state_of,
 )
@@ -33,6 +34,11 @@ class Rule:
     def __init__(self, selector: Selector, shortfall: Shortfall) -> None:
         check_callable(selector, "selector", "Greedy()")
         check_choice(shortfall, get_args(Shortfall), "shortfall")
+        if may_stop_early(selector):
+            raise ParameterError(
+                "a rule replaces rows of whole batches, and Greedy(literal=True) returns short "
+                "ones: leave literal out, the window is kept without it"
+            )
         self.selector = selector
         self.shortfall = shortfall
         self.unkept = 0

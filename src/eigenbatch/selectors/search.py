@@ -65,11 +65,13 @@ def greedy_search(
             _pick(best, rows, state)
             picks.append(best)
             picked[best] = True
-            if len(picks) == batch_size or (stop is not None and stop(state)):
+            if len(picks) == batch_size:
                 return torch.cat(picks)
             if len(picks) < begun:
                 best, order = order[:1], order[1:]
                 continue
+            if stop is not None and stop(state):
+                return torch.cat(picks)
             values = ranking(state)
             if probe is None:
                 best = values.masked_fill(picked, torch.inf).argmin().view(1)

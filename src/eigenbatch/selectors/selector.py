@@ -128,8 +128,9 @@ def select(
 
 
 def may_stop_early(selector: object) -> bool:
-    """Whether its batches may be short: those of `Greedy(literal=True)`."""
-    return bool(getattr(selector, "literal", False))
+    """Whether its batches may be short: those of `Greedy(literal=True)`, also as a part."""
+    parts = getattr(selector, "_parts", ())
+    return bool(getattr(selector, "literal", False)) or any(map(may_stop_early, parts))
 
 
 def checked_indices(
