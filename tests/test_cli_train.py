@@ -49,6 +49,23 @@ def test_compare_prints_one_row_a_selector(tmp_path):
     assert f"runs in {tmp_path}" in result.output.replace("\n", "")
 
 
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("./tiny.py:make", "without ./ and .py"), ("builtins:len", "needs no arguments"),
+     ("sys:maxsize", "needs no arguments")],
+)  # fmt: skip
+def test_an_encoder_that_cannot_be_made_is_explained(tmp_path, place, message):
+    result = run("train", "--encoder", place, "--out", tmp_path / "run")
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+
+
+def test_a_comparison_has_one_place_for_selectors(tmp_path):
+    result = run("compare", "--set", "batches.selector=p1", "--out", tmp_path / "runs")
+    assert result.exit_code == 2
+    assert "from --selectors" in " ".join(result.stderr.split())
+
+
 def test_your_own_encoder_is_found_in_the_current_folder(tmp_path, monkeypatch):
     code = (
         "from torch import nn\n"

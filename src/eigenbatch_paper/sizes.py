@@ -24,7 +24,7 @@ def setting(scale: Scale, chunks: Sequence[Chunk], base: Mapping[str, Any]) -> s
     return (
         f"{values('train_images')} pictures of {pictures}, ConvNet 32-64-128-128, batches of "
         f"{values('batch_size')} pictures, k={values('pool_size')}, tau={values('tau')}, "
-        + (f"softmax over a queue of {queue} without the batch, momentum {values('momentum')}, "
+        + (f"softmax over the batch and a queue of {queue}, momentum {values('momentum')}, "
            if queue else "")
         + f"{values('epochs')} epochs"
     )  # fmt: skip

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from fake_runs import write_claim, write_manifest, write_metrics, write_training_run
 
+from eigenbatch import Recorder
 from eigenbatch.errors import ParameterError, RunError
 from eigenbatch.report.build import build
 from eigenbatch.report.data import script_json
@@ -168,6 +169,30 @@ def test_a_run_that_diverged_at_once_is_not_called_empty(tmp_path):
     text = Elements(build([tmp_path], tmp_path / "out.html").read_text()).text
     assert "not finite: 2 (did it diverge?)" in text
     assert "empty" not in text
+
+
+def test_a_run_that_an_error_ended_says_why(tmp_path):
+    with Recorder(tmp_path / "run") as run:
+        run.log(1, loss=0.5)
+        run.stop("RowError: row 8 of z is zero")
+    with Recorder(tmp_path / "silent") as run:
+        run.stop("RowError: all rows are zero")
+    text = Elements(build([tmp_path], tmp_path / "out.html").read_text()).text
+    assert "stopped: RowError: row 8 of z is zero" in text
+    assert "stopped: RowError: all rows are zero" in text
+    assert "not finite" not in text
+
+
+def test_only_pages_of_ours_are_replaced(tmp_path):
+    write_training_run(tmp_path / "run")
+    page = tmp_path / "own.html"
+    page.write_text("<title>my own page</title>")
+    with pytest.raises(ParameterError, match="not a page of eigenbatch"):
+        build([tmp_path], page)
+    assert page.read_text() == "<title>my own page</title>"
+    page.write_text("")
+    build([tmp_path], page)
+    assert build([tmp_path], page).stat().st_size > 0
 
 
 def test_a_run_with_nothing_but_evaluations_is_finished(tmp_path):

@@ -8,7 +8,7 @@ divided once instead of twice, which moved its losses by less than 1e-6 each; th
 "clustered-4" and coverage "stream" when neighbours began to complete the batch that the
 longest-waiting samples begin, instead of ignoring them, and when rows began to be used in place,
 which draws missing seeds from another order; the one with "p3" and coverage "epoch" when the pool
-policies began to do the same.
+policies began to do the same, and when samples left out by drop_last became random ones.
 """
 
 import hashlib

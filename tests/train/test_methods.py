@@ -148,6 +148,11 @@ def test_keys_are_read_in_random_parts_and_come_back_in_order():
     normed = nn.Sequential(encoder, nn.BatchNorm1d(16))
     whole, parts = (MoCo(normed, head, queue_size=10, dim=8, key_groups=g) for g in (1, 3))
     assert not torch.allclose(parts(batch()).second, whole(batch()).second)
+    uneven = MoCo(normed, head, queue_size=100, dim=8, key_groups=8)
+    sizes = []
+    uneven.key_encoder.register_forward_hook(lambda _, inputs, out: sizes.append(len(out)))
+    uneven._keys(torch.randn(25, *batch()[0].shape[1:]))
+    assert sorted(sizes) == [3] * 7 + [4]
     with pytest.raises(ParameterError, match="key_groups=4 parts of 6 images"):
         MoCo(*linear(), queue_size=10, dim=8, key_groups=4)(batch())
     with pytest.raises(ParameterError, match="key_groups"):

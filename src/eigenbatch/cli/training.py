@@ -20,6 +20,7 @@ from eigenbatch.cli.command import (
     known,
     resumable,
 )
+from eigenbatch.errors import ParameterError
 from eigenbatch.selectors.names import NAMES
 from eigenbatch.terminal import Terminal, live_runs, show_comparison, show_findings
 from eigenbatch.train.methods import MethodConfig
@@ -118,6 +119,8 @@ def compare(
         check_comparison(names, seeds, target)
         for name in names:
             check_selector(name)
+        if any(text.startswith("batches.selector=") for text in setting or []):
+            raise ParameterError("compare takes its selectors from --selectors, not from --set")
         from eigenbatch.train.launch import check_comparable, configured
 
         run = configured(recipe, data, data_dir, [*encoder_settings(encoder), *(setting or [])])

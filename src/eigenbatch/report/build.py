@@ -19,6 +19,7 @@ from eigenbatch.runs.directory import write_atomically
 from eigenbatch.runs.findings import SEVERITIES, Episode
 from eigenbatch.runs.summary import TARGET_SHARE
 
+OURS = b"<title>eigenbatch"  # near the beginning of every page
 COLOURS = 7  # --series-0 and on in page.css
 DASHES = 5  # DASHES in page.js
 FINALS = {
@@ -71,6 +72,10 @@ def check_page(out: Path) -> None:
     """Raise unless the name is that of a page: no other file is ever replaced by one."""
     if out.suffix.lower() not in (".html", ".htm"):
         raise ParameterError(f"the page must be named *.html, got {str(out)!r}")
+    if out.is_file() and out.stat().st_size:
+        with out.open("rb") as file:
+            if OURS not in file.read(2048):
+                raise ParameterError(f"{out} is not a page of eigenbatch: choose another name")
 
 
 def render(folders: Sequence[Path], *, version: str = "", interval: float = 0) -> bytes:
@@ -154,6 +159,8 @@ class Finding:
 def _row(run: Run, name: str) -> Row:
     if run.settings is None and any("manifest" in problem for problem in run.problems):
         state = "damaged"
+    elif run.stopped and not run.finished:
+        state = "stopped"
     elif not run.curves and not run.evaluations:
         state = "empty" if math.isnan(run.end[0]) else "not finite"
     else:

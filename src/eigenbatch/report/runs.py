@@ -48,6 +48,7 @@ class Run:
     origin: dict[str, Any]  # device, commit, versions, machine
     problems: tuple[str, ...]
     finished: bool
+    stopped: str | None  # why it ended early
     end: tuple[float, float, float]  # step, epoch, seconds
     curves: dict[str, Curve]
     own: tuple[str, ...]  # names of the user's own metrics
@@ -140,8 +141,9 @@ def _load_run(record: RunRecord) -> Run:
         folder=record.folder,
         settings=record.settings,
         origin=record.origin,
-        problems=record.problems,
+        problems=(*record.problems, *([f"stopped: {record.stopped}"] if record.stopped else [])),
         finished=record.finished,
+        stopped=record.stopped,
         end=record.metrics.end,
         curves={
             name: downsample(series[name].step, series[name].value)

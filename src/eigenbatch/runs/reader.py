@@ -70,6 +70,12 @@ class RunRecord:
         """The metric the run is judged by over its steps."""
         return None if self.accuracy_name is None else self.series[self.accuracy_name]
 
+    @property
+    def stopped(self) -> str | None:
+        """Why the run ended early; None if it did not, or does not say."""
+        reasons = [text for _, text in self.metrics.records["stopped"] if isinstance(text, str)]
+        return reasons[-1] if reasons else None
+
     def final(self, name: str) -> float:
         """The last value of a metric; NaN if there is none."""
         series = self.series.get(name)

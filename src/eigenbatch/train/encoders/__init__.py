@@ -6,6 +6,7 @@ The settings load no torch; the modules are in `nets.py` and `text.py`.
 import sys
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -139,10 +140,18 @@ class FunctionConfig(EncoderConfig, name="function"):
             sys.path.append(here)
         try:
             make: Any = getattr(import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as reason:
+        except (ImportError, AttributeError, ValueError, TypeError) as reason:
             raise ParameterError(
-                f"encoder {self.function!r} cannot be imported: {reason}"
+                f"encoder {self.function!r} cannot be imported: {reason} (write "
+                "package.module:function, without ./ and .py)"
             ) from None
         from eigenbatch.train.encoders.nets import with_features
 
+        try:
+            signature(make).bind()
+        except (TypeError, ValueError) as reason:
+            raise ParameterError(
+                f"encoder {self.function!r} must be a function or class that needs no arguments: "
+                f"{reason}"
+            ) from None
         return with_features(make(), inputs)

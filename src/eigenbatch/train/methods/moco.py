@@ -86,7 +86,7 @@ class MoCo(Method):
                 "least two in each. Lower method.key_groups or raise batches.batch_size"
             )
         order = torch.randperm(len(images), device=images.device)
-        parts = images[order].chunk(self.key_groups)
+        parts = images[order].tensor_split(self.key_groups)
         keys = torch.cat([unit(self.key_head(self.key_encoder(part))) for part in parts])
         return keys[order.argsort()]
 

@@ -113,7 +113,8 @@ def image_folder(root: Path, split: Split, *, size: int = 64) -> "LabelledPictur
     if not names or "" in classes:
         raise DataError(
             f"{root} holds no pictures in class folders for split {split!r}: expected "
-            f"{split}/CLASS/PICTURE with endings {', '.join(SUFFIXES)}. To train without "
+            f"{split}/CLASS/PICTURE with endings {', '.join(SUFFIXES)}; without folders of splits "
+            "every fifth picture of a class is for tests, so that it needs five. To train without "
             "labels: --set data.labels=false"
         )
     if len(classes) < 2:
