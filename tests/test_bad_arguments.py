@@ -267,6 +267,8 @@ def stateful():
             "background": False, "unknown_share": 0.5, "index": None}),
         "SpectralBatchSampler.load_state_dict": (drawn.load_state_dict,
                                                  {"state": drawn.state_dict()}),
+        "SpectralBatchSampler.count_epochs_from": (drawn.count_epochs_from,
+                                                   {"given": 1, "meant": 1}),
         "SpectralBatchSampler.set_epoch": (drawn.set_epoch, {"epoch": 1}),
         "SpectralBatchSampler.state_dict": (drawn.state_dict, {"consumed": 0}),
         "SpectralBatchSampler.statistics": (drawn.statistics, {"batch": 0}),

@@ -160,7 +160,12 @@ class SpectralBatchSampler(BatchSampler):
         self._epochs.set_epoch(epoch)
 
     def count_epochs_from(self, given: int, meant: int) -> None:
-        """Let `set_epoch(given)` mean epoch `meant`, and so on, for a trainer that miscounts."""
+        """Let `set_epoch(given)` mean epoch `meant`, and so on, for a trainer that miscounts.
+
+        Args:
+            given: an epoch as the trainer counts.
+            meant: the same one as this sampler counts.
+        """
         self._epochs.ahead = whole(given, "given") - whole(meant, "meant")
 
     def __len__(self) -> int:
