@@ -37,7 +37,9 @@ LABELS = {"neighbours-4": "neighbours-4 (similar)", "greedy-64": "greedy-64 (div
 APART = 0.3
 """Points between two labels."""
 EASY = 0.05
-"""Share of positives that are beaten; settings below it stand in one column of the picture."""
+"""Share of positives that are beaten; the names of settings below it stand in one column."""
+COLUMN = 0.015
+"""Where that is; a line leads from a name to its setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +125,12 @@ def draw(made: Sequence[Point], figure: "Figure") -> None:
     for point in sorted(made, key=lambda point: -point.gain.mean):
         if point.policy == "neighbours-4":
             is_easy = point.unsolved < EASY
-            lowest[is_easy] = height = min(100 * point.gain.mean, lowest[is_easy] - APART)
+            own = 100 * point.gain.mean
+            lowest[is_easy] = height = min(own, lowest[is_easy] - APART)
             beaten.annotate(
-                point.setting, (point.unsolved, height), (7, 0), textcoords="offset points",
-                fontsize=7, va="center",
+                point.setting, (point.unsolved, own),
+                (COLUMN if is_easy else 1.05 * point.unsolved, height), fontsize=7, va="center",
+                arrowprops={"arrowstyle": "-", "color": FAINT, "lw": 0.6, "relpos": (0, 0.5)},
             )  # fmt: skip
     beaten.set_xscale("function", functions=(_root, lambda x: x * np.abs(x)))
     beaten.set_xlim(-0.0005, 1.5 * max(point.unsolved for point in made))
