@@ -120,10 +120,10 @@ class SpectralCallback(Callback):
         other batches when it is resumed: the sampler stays in that epoch.
         """
         self.monitor.say_through(pl_module.print)
-        if self._next is not None and (sampler := self._carried.sampler) is not None:
+        if (sampler := self._carried.sampler) is not None:
             progress = trainer.fit_loop.epoch_progress.current
             given = progress.processed  # type: ignore[attr-defined]
-            sampler.count_epochs_from(given, self._next)
+            sampler.count_epochs_from(given, given if self._next is None else self._next)
             self._next = None
         if trainer.is_global_zero:
             self._record.open(dict(pl_module.hparams), step=trainer.global_step)
