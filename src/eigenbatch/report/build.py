@@ -44,7 +44,7 @@ def build(paths: Sequence[Path], out: Path) -> Path:
 
     Args:
         paths: run directories, or folders that hold some.
-        out: the page, a file named *.html; it is replaced if it exists.
+        out: the page, a file named *.html; an earlier page of ours is replaced, no other file.
 
     Returns:
         `out`.

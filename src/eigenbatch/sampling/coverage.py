@@ -107,7 +107,7 @@ class Buffer:
             if not self._is_buffered[taken]:
                 raise StateError(
                     f"a batch takes id {taken}, which is not in the buffer: "
-                    "the recorded batches are damaged or from another sampler"
+                    "the recorded batches are damaged, or from another sampler or version"
                 )
             self._is_buffered[taken] = False
         self._waiting = self._waiting[self._is_buffered[self._waiting[:, 0]]]

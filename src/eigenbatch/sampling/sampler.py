@@ -386,7 +386,7 @@ class SpectralBatchSampler(BatchSampler):
             return FreshPools(self._epochs, self.pool_size, epoch=epoch)
         used = len(self) * self.batch_size
         start = epoch * (self.cache.size if self.coverage == "epoch" else used)
-        # With drop_last random samples are left out: those that a selector avoids are not.
+        # With drop_last a random rest never enters; otherwise a selector would decide what is left.
         stop = start + min(used, self.cache.size) if self.coverage == "epoch" else None
         buffer = Buffer(self._epochs, self.pool_size, start=start, stop=stop, due=self._seeds)
         if self.coverage == "stream" and self._pass and self._pass.epoch == epoch - 1:
