@@ -1,5 +1,6 @@
 """Run as a script by test_with_lightning.py: Lightning starts it again for the second process."""
 
+import gc
 import sys
 from pathlib import Path
 
@@ -57,8 +58,14 @@ def trained(devices: int) -> Trained:
     return module
 
 
-if __name__ == "__main__":
+def main(directory: Path) -> None:
     torch.set_num_threads(1)
     result = trained(2)
     saved = {"batches": result.batches, "rows": result.cache.get(range(SIZE))}
-    torch.save(saved, Path(sys.argv[1]) / f"{result.global_rank}.pt")
+    torch.save(saved, directory / f"{result.global_rank}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    gc.collect()
+    torch.distributed.destroy_process_group()  # gloo's threads may abort the process otherwise

@@ -1,5 +1,6 @@
 """One of several processes: train a few steps and note the batches and views of this rank."""
 
+import atexit
 import json
 import os
 import sys
@@ -14,6 +15,14 @@ RUN = override(
     ["budget.epochs=1", "batches.batch_size=240", "encoder.width=4", "batches.selector=greedy-16",
      "method.dim=16"],
 )  # fmt: skip
+
+
+@atexit.register
+def group_has_ended():
+    """Handlers run in reverse: the trainer's, registered later, has run by now."""
+    if torch.distributed.is_initialized():
+        print("the process group outlives the trainer", file=sys.stderr, flush=True)
+        os._exit(3)
 
 
 class Notes(Observer):

@@ -4,6 +4,8 @@ Importing Fabric costs seconds. A run in float32 on the CPU needs nothing of it,
 not import it; results are the same bit by bit.
 """
 
+import atexit
+import gc
 import os
 import random
 from typing import Any, Literal, Protocol
@@ -85,6 +87,8 @@ def open_devices(accelerator: str, devices: int | str, precision: Precision) -> 
         return SingleCPU()
     from lightning.fabric import Fabric
 
+    if several:
+        atexit.register(_leave_group)
     return Fabric(
         accelerator=accelerator,
         devices=devices,
@@ -102,6 +106,18 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)
+
+
+def _leave_group() -> None:
+    """End the process group while Python still runs; Fabric does so for NCCL alone.
+
+    Gloo's threads let go of tensors a moment after a collective has returned. A process that ends
+    within this moment dies with "terminate called without an active exception", and torchrun
+    reports a finished run as failed.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        gc.collect()  # a model in a reference cycle would keep the group, and its threads, alive
+        torch.distributed.destroy_process_group()
 
 
 def _is_cpu(accelerator: str) -> bool:
