@@ -95,17 +95,20 @@ def judged_auto(settings: Mapping[str, Sequence[Row]]) -> Verdict:
     return decided(main, rest, "; ".join(measured), "; ".join(notes) + ".")
 
 
-def draw_curves(axes: "Axes", groups: Groups, title: str) -> None:
-    """Mean MRR of every policy over processor time, and the level where Random ends."""
+def draw_curves(
+    axes: "Axes", groups: Groups, title: str, over: Literal["steps", "times"] = "times"
+) -> None:
+    """Mean MRR of every policy over processor time or steps, and the level where Random ends."""
     for colour, (name, rows) in zip(COLOURS, groups.items(), strict=False):
         count = len(rows)
         times, heights = (
             [sum(values) / count for values in zip(*(row[key] for row in rows), strict=True)]
-            for key in ("times", "mrr")
+            for key in (over, "mrr")
         )
         axes.plot(times, heights, color=colour, label=name)
     level = sum(final(row) for row in groups["random"]) / len(groups["random"])
     axes.axhline(level, color=COLOURS[0], lw=0.8, ls=":")
     axes.set_ylim(level - 0.15, None)
-    tidy(axes, title, "processor seconds, all overheads included", "mean reciprocal rank")
+    across = "steps" if over == "steps" else "processor seconds, all overheads included"
+    tidy(axes, title, across, "mean reciprocal rank")
     axes.legend(frameon=False, fontsize=8, loc="lower right")

@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 10, "paper": 10}
 DATA = "multi30k"
 EPOCHS = {64: 3, 256: 13}  # of 29,000 pairs, by batch size: about 1,400 steps each
+FILL = {"fill_step": 100}
+"""Steps after which a run embeds all samples that it has not met."""
 NAMES = {
     "batch_size": "batches.batch_size", "selector": "batches.selector", "guard": "batches.guard",
     "epochs": "budget.epochs", "evaluate_every": "evaluation.every_steps", "seed": "seed",
     "tau": "method.tau", "train_size": "data.train_size", "held_out": "data.held_out",
+    "fill_step": "batches.fill_step",
 }  # fmt: skip
 """Settings of a chunk that are settings of its `Run`; `data` and `made_up` choose the files."""
 
@@ -46,6 +49,7 @@ def pair_chunk(scale: Scale, seed: int, **changes: Any) -> Chunk:
         settings |= {"epochs": 2, "evaluate_every": 4}
     words = [settings["data"], settings["selector"], settings["batch_size"]]
     words += ["guarded"] if settings.get("guard") else []
+    words += ["filled"] if "fill_step" in settings else []
     words += [f"tau-{settings['tau']}"] if "tau" in settings else []
     words += [f"of-{settings['train_size']}"] if "train_size" in settings else []
     return Chunk("-".join(map(str, ["pairs", *words, "seed", seed])), settings)
@@ -73,6 +77,7 @@ def run_of(chunk: Chunk, place: Place) -> "Run":
     files = _files(place, str(settings["data"]), made_up=bool(settings["made_up"]))
     texts = [f"data.{name}={path}" for name, path in files.items()]
     texts += [f"{NAMES[name]}={value}" for name, value in settings.items() if name in NAMES]
+    texts.append(f"batches.fill_cache={str('fill_step' in settings).lower()}")
     return override(recipe("pairs-cpu"), texts)
 
 

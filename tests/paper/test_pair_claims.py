@@ -13,6 +13,7 @@ from eigenbatch_paper.claim import Place
 from eigenbatch_paper.claims import (
     caption_batches,
     code_search,
+    filled_cache,
     finetuned_batches,
     guarded_batches,
     hard_batches,
@@ -25,8 +26,10 @@ STEPS = [0.0, 500.0, 1000.0]
 
 
 def row(policy, seed, *, final, middle, **settings):
+    policy, _, filled = policy.partition(", ")
     selector = "neighbours-4" if policy == "guarded" else policy
     guard = {"guard": 0.95} if policy == "guarded" else {}
+    guard |= {"fill_step": 100} if filled else {}
     noise = 1e-4 * seed
     return {
         "selector": selector, "seed": seed, "steps": STEPS, "times": [0.0, 20.0 + seed, 40.0],
@@ -58,8 +61,9 @@ def test_hard_batches_are_judged_by_steps_time_and_gain(middle, final, outcome):
      (0.875, 0.865, "holds under stated conditions")],
 )  # fmt: skip
 def test_guarded_batches_and_auto_must_keep_the_gain_of_plain_data(guarded, auto, outcome):
-    ends = {"random": 0.85, "neighbours-4": 0.855, "guarded": guarded, "auto": auto}
-    plain = {"random": 0.84, "neighbours-4": 0.866}
+    ends = {"random": 0.85, "neighbours-4": 0.855, "guarded": 0.86, "auto": 0.86,
+            "guarded, filled": guarded, "auto, filled": auto}  # fmt: skip
+    plain = {"random": 0.84, "neighbours-4": 0.866, "neighbours-4, filled": 0.866}
     rows = [
         row(name, seed, middle=0.7, final=end, data=data)
         for data in ("tripled", "long-tailed") for seed in range(3) for name, end in ends.items()
@@ -71,6 +75,26 @@ def test_guarded_batches_and_auto_must_keep_the_gain_of_plain_data(guarded, auto
     assert guarded_batches.judge(rows).outcome == outcome  # the fourth seed has no copies yet
     single = [one for one in rows if one["seed"] == 0]
     assert guarded_batches.judge(single).outcome == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "auto", "outcome"),
+    [((0.86, 0.9), 0.9, 0.9, "reproduced"), ((0.84, 0.9), 0.9, 0.9, "does not reproduce"),
+     ((0.86, 0.87), 0.9, 0.9, "does not reproduce"), ((0.86, 0.9), 0.87, 0.9, "does not reproduce"),
+     ((0.86, 0.9), 0.9, 0.88, "holds under stated conditions")],
+)  # fmt: skip
+def test_a_filled_cache_must_help_short_runs_and_not_harm_long_ones(short, long, auto, outcome):
+    steps = [0.0, 300.0, 1000.0]
+    filled = {64: short, 256: (0.86, long)}
+    rows = [
+        row(name, seed, middle=middle, final=final, batch_size=n) | {"steps": steps}
+        for n in filled for seed in range(3)
+        for name, middle, final in (
+            ("random", 0.7, 0.85), ("neighbours-4", 0.8, 0.88),
+            ("neighbours-4, filled", *filled[n]), ("auto, filled", 0.86, auto),
+        )
+    ]  # fmt: skip
+    assert filled_cache.judge(rows).outcome == outcome
 
 
 @pytest.mark.parametrize(

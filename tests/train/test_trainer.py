@@ -15,11 +15,14 @@ from torch import nn
 
 from eigenbatch.errors import RowError, RunError
 from eigenbatch.runs import RunDirectory, read_run
+from eigenbatch.sampling.cache import EmbeddingCache
+from eigenbatch.selectors.auto import Auto
 from eigenbatch.train import loop
 from eigenbatch.train.assembly import assemble
 from eigenbatch.train.checkpoint_file import load_checkpoint
 from eigenbatch.train.devices import SingleCPU
 from eigenbatch.train.loop import Observer, Training
+from eigenbatch.train.observers import FillCache
 from eigenbatch.train.recipes import RECIPES, recipe
 from eigenbatch.train.run import Run
 from eigenbatch.train.settings import override
@@ -418,6 +421,44 @@ def test_a_filled_cache_has_both_towers_where_the_selector_asks_for_them(tmp_pat
     run = small("batches.selector=auto", "batches.fill_cache=true", "budget.epochs=1")
     directory = start(run, tmp_path / "run")
     assert read_run(directory.path).finished
+
+
+def test_a_cache_filled_after_some_steps_selects_in_the_first_epoch_and_resumes(tmp_path):
+    run = small("batches.selector=neighbours-4", "batches.fill_cache=true", "batches.fill_step=2")
+    whole = start(run, tmp_path / "whole")
+    unknown = [line["sampler/unknown"] for line in lines(whole) if "sampler/unknown" in line]
+    assert unknown[:2] == [run.batches.batch_size] * 2
+    assert set(unknown[2:]) == {0}
+    for step in (1, 2, 4):
+        name = f"cut after {step}"
+        start(run, tmp_path / name, observers=[StopAfter(step)])
+        assert facts(start(run, tmp_path / name, resume=True)) == facts(whole)
+
+
+def test_random_batches_need_no_filled_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(FillCache, "on_step", None)  # would raise
+    run = small("batches.selector=random", "batches.fill_cache=true", "batches.fill_step=1")
+    assert read_run(start(run, tmp_path / "run").path).finished
+
+
+def test_the_cache_is_filled_for_auto_once_unseen_samples_are_easy():
+    filled = []
+    auto, cache = Auto(0.07), EmbeddingCache(8, 2, towers=2)
+    fill = FillCache(cache, nn.Identity(), [], None, after=3, autos=[auto])
+    fill._embed = lambda own: filled.append(own)
+    training = Training(SingleCPU(), nn.Linear(2, 2), None, None, loader=[], epochs=1)
+    fill.on_start(training)
+    easy, hard = torch.eye(64), torch.eye(64).roll(1, 0)
+    for training.step in range(1, 6):
+        fill.on_step(training, None)
+    assert not filled  # nothing is known yet about unseen samples
+    auto.held_out(easy, hard, 64)
+    fill.on_step(training, None)
+    assert not filled
+    auto.held_out(easy, easy, 64)
+    fill.on_step(training, None)
+    fill.on_step(training, None)
+    assert filled == [list(range(8))]
 
 
 @pytest.mark.parametrize("coverage", ["epoch", "free"])

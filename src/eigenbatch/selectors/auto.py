@@ -237,6 +237,11 @@ class Auto:
         return self.unseen_miss >= self.easy if self._told else self._below < PERSISTENT
 
     @property
+    def ready(self) -> bool:
+        """Whether random batches of unseen samples have become easy, as far as it was told."""
+        return self._begun or (self.unseen_miss is not None and not self._memorised)
+
+    @property
     def easy(self) -> float:
         """The miss below which random batches are easy."""
         return min(EASY, self.target)

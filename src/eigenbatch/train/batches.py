@@ -28,8 +28,11 @@ class BatchesConfig(Config):
         unknown_share: how much of a batch may be samples without an embedding, while there are
             enough others to select from; None: half of it for neighbours and auto, else all.
         guard: cosine above which two samples are near-duplicates and not put into one batch.
-        fill_cache: embed every sample before the first step, so that the first batch is selected
-            already; this does not count as training time.
+        fill_cache: embed all samples that have no embedding yet, once, after `fill_step` steps:
+            otherwise coverage "epoch" selects nothing in the first epoch. For auto it waits until
+            random batches of unseen samples are easy.
+        fill_step: steps before that. An untrained encoder knows little about its samples; 0, for
+            an encoder that is not: before the first step, outside of the training time.
     """
 
     selector: str = "random"
@@ -39,6 +42,7 @@ class BatchesConfig(Config):
     unknown_share: Annotated[float, Range(0, 1, open_low=True)] | None = None
     guard: Annotated[float, Range(-1, 1, open_high=True)] | None = None
     fill_cache: bool = False
+    fill_step: Annotated[int, Range(0, 2**31 - 1)] = 0
 
     def check(self) -> None:
         """The selector must be known and the pool hold a batch."""

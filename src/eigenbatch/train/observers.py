@@ -1,7 +1,7 @@
 """What can observe a run: the cache, the record, the monitor, evaluation."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -38,28 +38,60 @@ class RefreshCache(Observer):
 
 
 class FillCache(Observer):
-    """Embeds every sample before the first step, so that the first batch is selected already.
+    """Embeds all samples that are unknown, once, so that the next batch is selected from all.
 
     The method reads views as in training, with the statistics of the batch in its norms. Its state
-    and the random state are left as they were, and time is not counted.
+    and the random state are left as they were.
+
+    Args:
+        cache: to fill.
+        method: embeds.
+        loader: reads samples.
+        recorder: whose clock stands still while the cache is filled before the first step.
+        after: steps before it is filled.
+        autos: it waits until these expect hard batches to pay.
     """
 
     def __init__(
-        self, cache: EmbeddingCache, method: Method, loader: BatchLoader, recorder: Recorder | None
+        self,
+        cache: EmbeddingCache,
+        method: Method,
+        loader: BatchLoader,
+        recorder: Recorder | None,
+        *,
+        after: int = 0,
+        autos: Sequence[Auto] = (),
     ) -> None:
         self.cache, self.method, self.loader, self.recorder = cache, method, loader, recorder
+        self.after, self.autos = after, autos
+        self._done = False
 
     def on_start(self, training: Training) -> None:
-        """Fill, unless the run was resumed."""
-        if not training.resumed:
-            fabric = training.fabric
-            own = range(fabric.global_rank, self.cache.size, fabric.world_size)
-            with _paused(self.recorder), torch.random.fork_rng(), torch.no_grad():
-                state = {name: value.clone() for name, value in self.method.state_dict().items()}
-                self._fill(list(own))
-                self.method.load_state_dict(state)
+        """Fill at once if there are no steps to wait for, unless the run was resumed."""
+        if self.after == 0:
+            self._done = True
+            if not training.resumed:
+                with _paused(self.recorder):
+                    self._fill(training)
 
-    def _fill(self, own: list[int]) -> None:
+    def on_step(self, training: Training, step: Step) -> None:
+        """Fill when it is time; of a resumed run no sample may be unknown any more."""
+        if self._done or training.step < self.after or not all(auto.ready for auto in self.autos):
+            return
+        self._done = True
+        self._fill(training)
+
+    def _fill(self, training: Training) -> None:
+        unknown = (~self.cache.filled).nonzero().flatten().tolist()
+        if not unknown:
+            return
+        own = unknown[training.fabric.global_rank :: training.fabric.world_size]
+        with torch.random.fork_rng(), torch.no_grad():
+            state = {name: value.clone() for name, value in self.method.state_dict().items()}
+            self._embed(own)
+            self.method.load_state_dict(state)
+
+    def _embed(self, own: list[int]) -> None:
         self.method.train()
         ids, first, second = [], [], []
         for index, batch in self.loader.once(own, self.loader.batch_sampler.batch_size):

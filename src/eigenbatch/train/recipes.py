@@ -54,7 +54,7 @@ def pairs_cpu(directory: Path | None = None) -> Run:
         data=PairsConfig(),
         encoder=WordBagConfig(),
         method=CLIPConfig(learn_tau=False),
-        batches=BatchesConfig(batch_size=256),
+        batches=BatchesConfig(batch_size=256, fill_cache=True, fill_step=100),
         optimizer=AdamWConfig(lr=2e-3, weight_decay=0.0),
         schedule=LinearConfig(),
         budget=BudgetConfig(epochs=10),

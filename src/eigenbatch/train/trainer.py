@@ -16,6 +16,7 @@ from eigenbatch.runs.recorder import Recorder
 from eigenbatch.selectors.auto import Auto
 from eigenbatch.selectors.offer import parts_of
 from eigenbatch.selectors.plateau import OnLossPlateau
+from eigenbatch.selectors.random import Random
 from eigenbatch.selectors.selector import Stateful
 from eigenbatch.train.assembly import Assembled, assemble
 from eigenbatch.train.checkpoint import Checkpoint
@@ -146,19 +147,33 @@ def _fit(
 ) -> None:
     parts: dict[str, Stateful] = {"cache": assembled.cache, "monitor": assembled.monitor}
     watched: list[Observer] = [RefreshCache(assembled.cache)]
+    autos: list[Auto] = []
     for selector in parts_of(assembled.sampler.selector):
         if isinstance(selector, OnLossPlateau):
             plateau = parts["losses"] = selector.plateau
             watched.append(TellLoss(plateau))
         if isinstance(selector, Auto):
+            autos.append(selector)
             pairs = partial(assembled.source.held_out, assembled.method)
             watched.append(TellHeldOut(selector, pairs, assembled.sampler.batch_size))
     mark = (lambda: recorder.mark) if recorder is not None else None
     checkpoint = Checkpoint(directory.checkpoint, assembled.sampler, parts, mark=mark)
     if state is not None:
         checkpoint.restore(assembled.training, state)
-    if assembled.run.batches.fill_cache:
-        watched.append(FillCache(assembled.cache, assembled.method, assembled.loader, recorder))
+    batches = assembled.run.batches
+    if batches.fill_cache and not (
+        batches.fill_step and isinstance(assembled.sampler.selector, Random)
+    ):
+        watched.append(
+            FillCache(
+                assembled.cache,
+                assembled.method,
+                assembled.loader,
+                recorder,
+                after=batches.fill_step,
+                autos=autos,
+            )
+        )
     events: list[Observer] = []
     if recorder is not None:
         recorder.also = Events(directory.path, assembled.training.step)
