@@ -242,6 +242,51 @@ def test_encoded_first_the_first_epoch_is_chosen_already(tmp_path):
     assert sorted(i for batch in loss.batches for i in batch) == list(range(SIZE))
 
 
+def test_encoded_after_a_step_the_rest_of_the_first_epoch_is_chosen(tmp_path):
+    options = {"num_train_epochs": 1, "every": 1}
+    random, *_ = watched(tmp_path / "random", **options)
+    options["hard"] = lambda model: HardBatches(model, Neighbours(1), encode_after=1)
+    batches, state, cached = watched(tmp_path / "whole", **options)
+    assert batches[:2] == random[:2]  # the second one is drawn ahead
+    assert same_group(batches[2:]) > 0.4 > 2 * same_group(random[2:])
+    assert sorted(i for batch in batches for i in batch) == list(range(SIZE))
+    for stop in (1, 2, 4):
+        path = tmp_path / str(stop)
+        before, *_ = watched(path, stop=stop, **options)
+        after, resumed_state, resumed_cached = watched(path, resume=True, **options)
+        assert before + after == batches
+        assert resumed_state == state
+        assert torch.equal(resumed_cached, cached)
+
+
+def test_for_auto_samples_are_encoded_once_unseen_ones_are_easy(tmp_path):
+    trained, auto = model(), Auto(0.05)
+    hard = HardBatches(trained, auto, encode_after=1)
+    known = []
+
+    class Known(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            if state.global_step == 2:
+                auto.held_out(torch.eye(BATCH), torch.eye(BATCH).roll(1, 0), BATCH)  # hard
+            if state.global_step == 4:
+                auto.held_out(torch.eye(BATCH), torch.eye(BATCH), BATCH)  # easy
+            known.append(int(hard.cache.filled.sum()))
+
+    made = trainer(tmp_path, trained, hard, Noting(trained), num_train_epochs=1)
+    made.add_callback(Known())
+    made.train()
+    assert known[:5] == [BATCH, 2 * BATCH, 3 * BATCH, 4 * BATCH, SIZE]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"encode_after": 0}, "at least 1"), ({"encode_after": 100, "encode_first": True}, "once")],
+)
+def test_when_samples_are_encoded_is_checked(options, words):
+    with pytest.raises(ParameterError, match=words):
+        HardBatches(model(), Neighbours(1), **options)
+
+
 def test_encoding_first_needs_two_columns_of_texts(tmp_path):
     trained = model()
     hard = HardBatches(trained, Neighbours(1), encode_first=True)
@@ -411,7 +456,7 @@ def test_a_checkpoint_holds_the_settings_and_neither_data_nor_model(tmp_path):
     made.add_callback(callback)
     made.train()
     saved = torch.load(tmp_path / "checkpoint-2" / "training_args.bin", weights_only=False)
-    assert saved.batch_sampler == ("Auto", "free", None, False)
+    assert saved.batch_sampler == ("Auto", "free", None, None)
 
 
 def test_wrong_arguments_are_named():

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler
 
-from eigenbatch.checks import check_callable, check_choice, check_flags, described
+from eigenbatch.checks import check_callable, check_choice, check_flags, described, whole
 from eigenbatch.errors import ArgumentTypeError, ParameterError
 from eigenbatch.integrations.carried import Refresher, with_direction
 from eigenbatch.integrations.columns import LABELS, joined
@@ -41,15 +41,15 @@ class SavedHardBatches(NamedTuple):
     selector: str
     coverage: str
     pool_size: int | None
-    encode_first: bool
+    encode_after: int | None
 
 
 class HardBatches(TrainerCallback):
     """Batch sampler and callback in one: chooses batches by cached anchors and positives.
 
     The first two text columns are two towers of a cache that every training step refreshes, without
-    extra forward passes. The first epoch has random batches, unless all samples are encoded before
-    it. Data sets to evaluate have random batches; a DatasetDict to train on is refused. A loss may
+    extra forward passes. The first epoch has random batches, unless all samples are encoded once.
+    Data sets to evaluate have random batches; a DatasetDict to train on is refused. A loss may
     encode a column in pieces, as the Cached... family does. From a loss that shortens embeddings
     (Matryoshka) nothing is captured: the batches then stay as the cache was, and a warning says so.
     Cache and sampler are saved in checkpoints: a resumed run continues with the batches that the
@@ -64,6 +64,8 @@ class HardBatches(TrainerCallback):
         pool_size: candidates per batch; None: as the selector needs.
         encode_first: encode every sample once before training, so that the first batch is chosen
             already. Pays for a pretrained model that is trained for an epoch or two.
+        encode_after: encode every sample that is unknown once after so many steps, e.g. 100, for a
+            model that is trained from scratch; for `Auto` once unseen samples are easy.
     """
 
     def __init__(
@@ -74,9 +76,16 @@ class HardBatches(TrainerCallback):
         coverage: str = "epoch",
         pool_size: int | None = None,
         encode_first: bool = False,
+        encode_after: int | None = None,
     ) -> None:
         check_callable(selector, "selector", "Neighbours(4)")
         check_flags(encode_first=encode_first)
+        if encode_after is not None:
+            whole(encode_after, "encode_after", least=1)
+            if encode_first:
+                raise ParameterError(
+                    "samples are encoded once: give encode_first=True or encode_after, not both"
+                )
         check_choice(coverage, ("epoch", "stream", "free"), "coverage")
         names = ("get_embedding_dimension", "get_sentence_embedding_dimension")  # new and old name
         dimension = next((getattr(model, name) for name in names if hasattr(model, name)), None)
@@ -84,7 +93,7 @@ class HardBatches(TrainerCallback):
             raise ArgumentTypeError(f"model must be a SentenceTransformer, got {described(model)}")
         self._model, self._dim = model, int(dimension())
         self._selector, self._coverage, self._pool_size = selector, coverage, pool_size
-        self._encode_first = encode_first
+        self._encode_after = 0 if encode_first else encode_after  # steps; None: never
         self._dataset: Any = None  # that is trained on
         self.cache: EmbeddingCache | None = None
         self._refresher: Refresher | None = None
@@ -93,6 +102,7 @@ class HardBatches(TrainerCallback):
         self._hook: Any = None
         self._captured: list[Tensor] = []
         self._warned = False
+        self._encoded_all = False
         self._prompts: Any = None  # of the training: by column, or one for all
         self._tasks: dict[str, str] = {}  # of a Router, by column
         self._shown: tuple[int, list[tuple[Tensor, Tensor]]] = (-1, [])  # step, pairs of its sets
@@ -100,7 +110,7 @@ class HardBatches(TrainerCallback):
     def __reduce__(self) -> tuple[type[SavedHardBatches], tuple[Any, ...]]:
         """The trainer pickles its arguments, and so its batch sampler, into every checkpoint."""
         name = type(self._selector).__name__
-        return SavedHardBatches, (name, self._coverage, self._pool_size, self._encode_first)
+        return SavedHardBatches, (name, self._coverage, self._pool_size, self._encode_after)
 
     def __call__(
         self,
@@ -127,13 +137,14 @@ class HardBatches(TrainerCallback):
         self._bind(drawn_batches_of(train_dataloader))
         if state.global_step:
             self._resume(args, state, len(train_dataloader))
-        if self._encode_first:
-            self._encode_all(quiet=args.disable_tqdm or not state.is_local_process_zero)
+        self._encoded_all = self._encode_after is None
+        self._encode_if_due(args, state)
         self._hook = self._model.register_forward_hook(self._capture)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Store the embeddings of the step."""
         self._refresh()
+        self._encode_if_due(args, state)
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Store those of a micro-batch, with gradient accumulation."""
@@ -143,7 +154,7 @@ class HardBatches(TrainerCallback):
         self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **_: Any
     ) -> None:
         """Show Auto how hard pairs are that it is not trained on; of several sets the hardest."""
-        told = [one for one in parts_of(self._selector) if isinstance(one, Auto)]
+        told = self._autos
         if self._batches is None or not told:
             return
         size = self._batches.batch_size
@@ -249,6 +260,20 @@ class HardBatches(TrainerCallback):
             ids, columns = [], [torch.empty(0, self._dim)] * 2  # every process has to take part
         self._refresher(torch.tensor(ids, dtype=torch.int64), *columns)
 
+    @property
+    def _autos(self) -> list[Auto]:
+        return [one for one in parts_of(self._selector) if isinstance(one, Auto)]
+
+    def _encode_if_due(self, args: Any, state: Any) -> None:
+        """Encode what is unknown, once, when it is time."""
+        if self._encoded_all or self._encode_after is None:
+            return
+        early = state.global_step < self._encode_after
+        if early or (self._encode_after and not all(auto.ready for auto in self._autos)):
+            return
+        self._encoded_all = True
+        self._encode_all(quiet=args.disable_tqdm or not state.is_local_process_zero)
+
     def _encode_all(self, *, quiet: bool) -> None:
         """Embed the samples that are unknown; every process encodes its share."""
         from tqdm.auto import tqdm  # the trainer's own progress bar
@@ -293,8 +318,8 @@ def _two_columns(dataset: Any) -> list[str]:
     names = _text_columns(dataset)
     if len(names) < 2:
         raise ParameterError(
-            f"encode_first needs two columns of texts, found {', '.join(names) or 'none'} among "
-            f"{', '.join(dataset.column_names)}"
+            "to encode samples there must be two columns of texts, found "
+            f"{', '.join(names) or 'none'} among {', '.join(dataset.column_names)}"
         )
     return names[:2]
 
