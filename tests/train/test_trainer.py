@@ -17,7 +17,7 @@ from eigenbatch.errors import RowError, RunError
 from eigenbatch.runs import RunDirectory, read_run
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.selectors.auto import Auto
-from eigenbatch.train import loop
+from eigenbatch.train import loop, observers
 from eigenbatch.train.assembly import assemble
 from eigenbatch.train.checkpoint_file import load_checkpoint
 from eigenbatch.train.devices import SingleCPU
@@ -435,6 +435,18 @@ def test_a_cache_filled_after_some_steps_selects_in_the_first_epoch_and_resumes(
         assert facts(start(run, tmp_path / name, resume=True)) == facts(whole)
 
 
+@pytest.mark.parametrize(("size", "batch_size", "after"), [(70, 69, 1), (130, 43, 0)])
+def test_a_single_sample_is_no_batch_for_batch_norms(
+    tmp_path, size, batch_size, after, monkeypatch
+):
+    """After one step of 69 samples the 70th is alone, as the 130th would be after 3 x 43."""
+    monkeypatch.setattr(observers, "PART", 129)
+    run = small(f"data.train_size={size}", f"batches.batch_size={batch_size}", "budget.epochs=1",
+                "batches.selector=greedy-8", "batches.fill_cache=true",
+                f"batches.fill_step={after}")  # fmt: skip
+    assert read_run(start(run, tmp_path / "run").path).finished
+
+
 def test_random_batches_need_no_filled_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(FillCache, "on_step", None)  # would raise
     run = small("batches.selector=random", "batches.fill_cache=true", "batches.fill_step=1")
@@ -445,7 +457,7 @@ def test_the_cache_is_filled_for_auto_once_unseen_samples_are_easy():
     filled = []
     auto, cache = Auto(0.07), EmbeddingCache(8, 2, towers=2)
     fill = FillCache(cache, nn.Identity(), [], None, after=3, autos=[auto])
-    fill._embed = lambda own: filled.append(own)
+    fill._fill = lambda training: filled.append(training.step)
     training = Training(SingleCPU(), nn.Linear(2, 2), None, None, loader=[], epochs=1)
     fill.on_start(training)
     easy, hard = torch.eye(64), torch.eye(64).roll(1, 0)
@@ -458,7 +470,7 @@ def test_the_cache_is_filled_for_auto_once_unseen_samples_are_easy():
     auto.held_out(easy, easy, 64)
     fill.on_step(training, None)
     fill.on_step(training, None)
-    assert filled == [list(range(8))]
+    assert filled == [5]
 
 
 @pytest.mark.parametrize("coverage", ["epoch", "free"])

@@ -50,8 +50,9 @@ class BatchLoader:
         return self._batches(self._loader)
 
     def once(self, ids: list[int], batch_size: int) -> Iterator[tuple[Tensor, Batch]]:
-        """The given samples in their order, whatever the sampler does."""
-        parts = [ids[i : i + batch_size] for i in range(0, len(ids), batch_size)]
+        """The given samples in their order, in equal batches of at most so many."""
+        count = -(-len(ids) // batch_size)
+        parts = [ids[i * len(ids) // count : (i + 1) * len(ids) // count] for i in range(count)]
         return self._batches(DataLoader(self._data, batch_sampler=parts, num_workers=self._workers))
 
     def _batches(self, loader: Iterable[Any]) -> Iterator[tuple[Tensor, Batch]]:

@@ -17,6 +17,9 @@ from eigenbatch.train.loader import BatchLoader
 from eigenbatch.train.loop import Observer, Step, Training
 from eigenbatch.train.methods.method import Method
 
+PART = 2**16
+"""Samples that are embedded before the cache is written: all processes hold that many rows."""
+
 
 class RefreshCache(Observer):
     """Writes the embeddings of every step into the cache that batches are selected from."""
@@ -82,25 +85,32 @@ class FillCache(Observer):
         self._fill(training)
 
     def _fill(self, training: Training) -> None:
-        unknown = (~self.cache.filled).nonzero().flatten().tolist()
-        if not unknown:
-            return
-        own = unknown[training.fabric.global_rank :: training.fabric.world_size]
+        """Every process embeds its share of each part, so that all write equally often."""
+        rank, world = training.fabric.global_rank, training.fabric.world_size
+        unknown = (~self.cache.filled).nonzero().flatten()  # (m,)
         with torch.random.fork_rng(), torch.no_grad():
             state = {name: value.clone() for name, value in self.method.state_dict().items()}
-            self._embed(own)
+            self.method.train()
+            for start in range(0, len(unknown), PART):
+                own = unknown[start : start + PART][rank::world]
+                ids, *towers = self._embedded(own.tolist())
+                self.cache.update_synchronized(ids, *towers, trained=False)
             self.method.load_state_dict(state)
 
-    def _embed(self, own: list[int]) -> None:
-        self.method.train()
-        ids, first, second = [], [], []
-        for index, batch in self.loader.once(own, self.loader.batch_sampler.batch_size):
-            ids.append(index)
-            first.append(self.method.embed(batch.first).float().cpu())
-            if self.cache.towers == 2:
-                second.append(self.method.embed(batch.second, 1).float().cpu())
-        other = torch.cat(second) if second else None
-        self.cache.update_synchronized(torch.cat(ids), torch.cat(first), other, trained=False)
+    def _embedded(self, ids: list[int]) -> tuple[Tensor, ...]:
+        """Those samples, and a second one if there is one only: (n,) ids, (n, dim) of each tower.
+
+        Batch norms cannot read a batch of one.
+        """
+        ids += [(ids[0] + 1) % self.cache.size] if len(ids) == 1 else []
+        empty = torch.empty(0, self.cache.dim)
+        found = [[torch.empty(0, dtype=torch.int64)], *([empty] for _ in range(self.cache.towers))]
+        for index, batch in self.loader.once(ids, self.loader.batch_sampler.batch_size):
+            views = (batch.first, batch.second)[: self.cache.towers]
+            rows = [self.method.embed(view, i).float().cpu() for i, view in enumerate(views)]
+            for parts, new in zip(found, [index, *rows], strict=True):
+                parts.append(new)
+        return tuple(map(torch.cat, found))
 
 
 class TellLoss(Observer):
