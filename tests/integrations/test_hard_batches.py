@@ -259,6 +259,17 @@ def test_encoded_after_a_step_the_rest_of_the_first_epoch_is_chosen(tmp_path):
         assert torch.equal(resumed_cached, cached)
 
 
+@pytest.mark.parametrize(
+    ("options", "epochs", "said"),
+    [({}, 1, 1), ({}, 2, 0), ({"encode_first": True}, 1, 0), ({"coverage": "free"}, 1, 0)],
+)
+def test_a_single_epoch_without_encoding_is_warned_about(tmp_path, caplog, options, epochs, said):
+    trained = model()
+    hard = HardBatches(trained, Neighbours(1), **options)
+    trainer(tmp_path, trained, hard, Noting(trained), num_train_epochs=epochs).train()
+    assert caplog.text.count("all batches will be random") == said
+
+
 def test_for_auto_samples_are_encoded_once_unseen_ones_are_easy(tmp_path):
     trained, auto = model(), Auto(0.05)
     hard = HardBatches(trained, auto, encode_after=1)

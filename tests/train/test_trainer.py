@@ -447,6 +447,18 @@ def test_a_single_sample_is_no_batch_for_batch_norms(
     assert read_run(start(run, tmp_path / "run").path).finished
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [(["batches.selector=p1"], 1), (["batches.selector=random"], 0),
+     (["batches.selector=p1", "batches.coverage=free"], 0),
+     (["batches.selector=p1", "batches.fill_cache=true"], 0),
+     (["batches.selector=p1", "batches.fill_cache=true", "batches.fill_step=99"], 1)],
+)  # fmt: skip
+def test_a_run_that_could_select_nothing_is_warned_about(tmp_path, caplog, settings, said):
+    start(small("budget.epochs=1", *settings), tmp_path / "run")
+    assert caplog.text.count("all batches of p1 will be random") == said
+
+
 def test_random_batches_need_no_filled_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(FillCache, "on_step", None)  # would raise
     run = small("batches.selector=random", "batches.fill_cache=true", "batches.fill_step=1")

@@ -137,6 +137,13 @@ class HardBatches(TrainerCallback):
         self._bind(drawn_batches_of(train_dataloader))
         if state.global_step:
             self._resume(args, state, len(train_dataloader))
+        if self._encode_after is None and self._coverage != "free" and state.num_train_epochs <= 1:
+            assert self.cache is not None
+            if not self.cache.filled.any():
+                logger.warning(
+                    "all batches will be random: no sample is known before the second epoch, and "
+                    "there is one epoch. Say HardBatches(..., encode_first=True)"
+                )
         self._encoded_all = self._encode_after is None
         self._encode_if_due(args, state)
         self._hook = self._model.register_forward_hook(self._capture)

@@ -94,6 +94,14 @@ def train(
             assembled = assemble(run, fabric)
             state = _saved_state(directory) if resume else None
             recorder = _recorder(run, directory, fabric, state) if first else None
+            if first and _selects_nothing(assembled):
+                logger.warning(
+                    "all batches of %s will be random: in coverage %r no sample has an embedding "
+                    "before its second epoch, and there is one epoch. Set batches.fill_cache=true, "
+                    "or more epochs",
+                    run.batches.selector,
+                    run.batches.coverage,
+                )
             _fit(
                 assembled,
                 directory,
@@ -191,6 +199,14 @@ def _fit(
         Finish(assembled.evaluate, recorder),
     ]
     fit(assembled.training, [*watched, *observers, *events])
+
+
+def _selects_nothing(assembled: Assembled) -> bool:
+    """Whether a selector was asked for, and will never know a sample that it may choose."""
+    run, batches = assembled.run, assembled.run.batches
+    filled = batches.fill_cache and batches.fill_step < len(assembled.sampler)
+    once = batches.coverage != "free" and run.budget.epochs == 1
+    return once and not filled and not isinstance(assembled.sampler.selector, Random)
 
 
 def _saved_state(directory: RunDirectory) -> dict[str, Any] | None:
