@@ -137,13 +137,9 @@ class HardBatches(TrainerCallback):
         self._bind(drawn_batches_of(train_dataloader))
         if state.global_step:
             self._resume(args, state, len(train_dataloader))
-        if self._encode_after is None and self._coverage != "free" and state.num_train_epochs <= 1:
-            assert self.cache is not None
-            if not self.cache.filled.any():
-                logger.warning(
-                    "all batches will be random: no sample is known before the second epoch, and "
-                    "there is one epoch. Say HardBatches(..., encode_first=True)"
-                )
+        once = self._coverage != "free" and state.num_train_epochs <= 1
+        if once and self._encode_after is None and state.is_world_process_zero:
+            self._warn_of_random_batches()
         self._encoded_all = self._encode_after is None
         self._encode_if_due(args, state)
         self._hook = self._model.register_forward_hook(self._capture)
@@ -218,6 +214,14 @@ class HardBatches(TrainerCallback):
             rank=0,
         )
         self._batches = batches
+
+    def _warn_of_random_batches(self) -> None:
+        assert self.cache is not None
+        if not self.cache.filled.any():
+            logger.warning(
+                "all batches will be random: no sample is known before the second epoch, and there "
+                "is one epoch. Say HardBatches(..., encode_first=True)"
+            )
 
     def _resume(self, args: Any, state: Any, batches: int) -> None:
         """Continue from a checkpoint, in an epoch of so many batches for each process."""
