@@ -4,6 +4,7 @@ import math
 import time
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from eigenbatch.core.spectrum import participation_ratio
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.coverage import Candidates
 from eigenbatch.selectors.offer import Offer, complete, completes, distinct
-from eigenbatch.selectors.selector import Bindable, Selector, shuffled
+from eigenbatch.selectors.selector import Selector, shuffled
 
 COPIED = 4
 """Rows of a matrix product that take as long as one row that is copied first."""
@@ -180,11 +181,12 @@ class Request:
 
     def _barred(self, known: Tensor) -> Tensor | None:
         """(rows,) True where a row is not that of a known candidate; None: all are."""
-        if not self.whole or (len(known) == len(self.rows) and bool(known.all())):
+        everything = bool(known.all())
+        if not self.whole or (len(known) == len(self.rows) and everything):
             return None
-        barred = torch.ones(len(self.rows), dtype=torch.bool)
-        barred[self.ids[known]] = False
-        return barred
+        barred = np.ones(len(self.rows), dtype=bool)
+        barred[(self.ids if everything else self.ids[known]).numpy()] = False
+        return torch.from_numpy(barred)  # numpy scatters several times as fast as torch
 
     def _selected(
         self,
@@ -200,9 +202,9 @@ class Request:
         batches. It begins with the known ones among those taken. What does not fit because unknown
         ones were taken is dropped afterwards.
         """
-        positions = known.nonzero().squeeze(1)
-        if len(positions) <= self.batch_size:
-            return positions[self._shuffled(len(positions))]
+        count = int(known.sum())
+        if count <= self.batch_size:
+            return known.nonzero().squeeze(1)[self._shuffled(count)]
         begun = torch.tensor(taken, dtype=torch.int64)
         device = self.rows.device
         offer = Offer(
@@ -212,14 +214,15 @@ class Request:
             barred=None if barred is None else barred.to(device),
             must_fill=self.must_fill,
         )
-        samples = torch.arange(len(self.rows)) if self.whole else self.ids[positions]  # of rows
-        choose = selector.bind(samples) if isinstance(selector, Bindable) else selector
+        choose = selector
+        if hasattr(selector, "bind"):  # isinstance of a protocol takes 40 microseconds
+            choose = selector.bind(torch.arange(len(self.rows)) if self.whole else self.ids[known])
         chosen = complete(choose, offer, self.batch_size, generator=self.generator).cpu()
         if not self.whole:
-            return positions[chosen]
-        places = torch.empty(len(self.rows), dtype=torch.int64)
-        places[self.ids] = torch.arange(len(self.ids))
-        return places[chosen]
+            return known.nonzero().squeeze(1)[chosen]
+        places = np.empty(len(self.rows), dtype=np.int64)
+        places[self.ids.numpy()] = np.arange(len(self.ids))
+        return torch.from_numpy(places[chosen.numpy()])
 
     def _anchors_at(self, index: Tensor) -> Tensor:
         """The first tower of some rows, a copy; several times faster than indexing."""
