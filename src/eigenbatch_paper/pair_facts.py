@@ -54,11 +54,23 @@ def reaching(treated: Sequence[Row], random: Sequence[Row]) -> str:
             f"reach Random's final MRR after {interval(steps)} of its steps and {interval(times)} "
             f"of its processor time (Random itself first after {own:.0f} % of its steps)"
         )
+    return f"reach Random's final MRR {_in_seeds(treated, random)}"
+
+
+def after_steps(treated: Sequence[Row], random: Sequence[Row]) -> str:
+    """The same in steps alone, where the runs are of different days: `after ... of its steps`."""
+    steps = share(treated, random, "steps")
+    if isfinite(steps.mean):
+        return f"after {interval(steps)} of its steps"
+    return _in_seeds(treated, random)
+
+
+def _in_seeds(treated: Sequence[Row], random: Sequence[Row]) -> str:
     reached = sum(
         isfinite(first_crossing(one["steps"], one["mrr"], final(other)))
         for one, other in zip(treated, random, strict=True)
     )
-    return f"reach Random's final MRR in {reached} of {len(treated)} seeds"
+    return f"in {reached} of {len(treated)} seeds"
 
 
 def interval(difference: PairedDifference, unit: str = "%") -> str:

@@ -47,6 +47,7 @@ def pair_chunk(scale: Scale, seed: int, **changes: Any) -> Chunk:
     settings = {"data": "plain", "made_up": scale == "smoke", **changes, "seed": seed}
     if scale == "smoke":
         settings |= {"epochs": 2, "evaluate_every": 4}
+        settings |= {"fill_step": 3} if "fill_step" in settings else {}
     words = [settings["data"], settings["selector"], settings["batch_size"]]
     words += ["guarded"] if settings.get("guard") else []
     words += ["filled"] if "fill_step" in settings else []
@@ -77,7 +78,8 @@ def run_of(chunk: Chunk, place: Place) -> "Run":
     files = _files(place, str(settings["data"]), made_up=bool(settings["made_up"]))
     texts = [f"data.{name}={path}" for name, path in files.items()]
     texts += [f"{NAMES[name]}={value}" for name, value in settings.items() if name in NAMES]
-    texts.append(f"batches.fill_cache={str('fill_step' in settings).lower()}")
+    if "fill_step" not in settings:
+        texts += ["batches.fill_cache=false", "batches.fill_step=0"]
     return override(recipe("pairs-cpu"), texts)
 
 

@@ -261,11 +261,12 @@ def test_encoded_after_a_step_the_rest_of_the_first_epoch_is_chosen(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "epochs", "said"),
-    [({}, 1, 1), ({}, 2, 0), ({"encode_first": True}, 1, 0), ({"coverage": "free"}, 1, 0)],
-)
+    [({}, 1, 1), ({}, 2, 0), ({"encode_first": True}, 1, 0), ({"coverage": "free"}, 1, 0),
+     ({"encode_after": 100}, 1, 1), ({"selector": Random()}, 1, 0)],
+)  # fmt: skip
 def test_a_single_epoch_without_encoding_is_warned_about(tmp_path, caplog, options, epochs, said):
     trained = model()
-    hard = HardBatches(trained, Neighbours(1), **options)
+    hard = HardBatches(trained, **{"selector": Neighbours(1)} | options)
     trainer(tmp_path, trained, hard, Noting(trained), num_train_epochs=epochs).train()
     assert caplog.text.count("all batches will be random") == said
 
@@ -289,6 +290,45 @@ def test_for_auto_samples_are_encoded_once_unseen_ones_are_easy(tmp_path):
     assert known[:5] == [BATCH, 2 * BATCH, 3 * BATCH, 4 * BATCH, SIZE]
 
 
+@pytest.mark.parametrize("stop", [1, 3])
+def test_a_run_of_auto_that_encodes_is_resumed_where_an_evaluation_was(tmp_path, stop):
+    """The evaluation of a step comes after its end: it lets Auto encode at the next one."""
+    options = {
+        "hard": lambda model: HardBatches(model, Auto(0.05), encode_after=1), "every": 1,
+        "evaluate": pairs(), "eval_strategy": "steps", "eval_steps": 3,
+    }  # fmt: skip
+    batches, _, cached = watched(tmp_path / "whole", **options)
+    before, *_ = watched(tmp_path / "parts", stop=stop, **options)
+    after, _, resumed = watched(tmp_path / "parts", resume=True, **options)
+    assert before + after == batches
+    assert torch.equal(resumed, cached)
+
+
+def test_an_empty_text_is_not_encoded_again_by_a_resumed_run(tmp_path):
+    texts = [f"w{i}" for i in range(SIZE)]
+    data = Dataset.from_dict({"anchor": [*texts[:5], "", *texts[6:]], "positive": texts})
+
+    def ages(name, stop=None, resume=False):
+        torch.manual_seed(0)
+        trained = model()
+        hard = HardBatches(trained, Neighbours(1), encode_after=1)
+        made = trainer(tmp_path / name, trained, hard, Noting(trained), data=data,
+                       save_strategy="steps", save_steps=4)  # fmt: skip
+        made.add_callback(StopAt(stop))
+        made.train(resume_from_checkpoint=resume)
+        return hard.cache.age()
+
+    ages("parts", stop=8)
+    assert torch.equal(ages("parts", resume=True), ages("whole"))
+
+
+def test_random_batches_need_no_encoding(tmp_path):
+    trained = model()
+    hard = HardBatches(trained, Random(), encode_after=1)
+    hard._encode_all = None  # would raise
+    trainer(tmp_path, trained, hard, Noting(trained), num_train_epochs=1).train()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [({"encode_after": 0}, "at least 1"), ({"encode_after": 100, "encode_first": True}, "once")],
@@ -298,9 +338,10 @@ def test_when_samples_are_encoded_is_checked(options, words):
         HardBatches(model(), Neighbours(1), **options)
 
 
-def test_encoding_first_needs_two_columns_of_texts(tmp_path):
+@pytest.mark.parametrize("options", [{"encode_first": True}, {"encode_after": 100}])
+def test_encoding_needs_two_columns_of_texts_from_the_start(tmp_path, options):
     trained = model()
-    hard = HardBatches(trained, Neighbours(1), encode_first=True)
+    hard = HardBatches(trained, Neighbours(1), **options)
     one = trainer(tmp_path, trained, hard, OneColumn(trained), num_train_epochs=1)
     one.train_dataset = Dataset.from_dict({"anchor": ["w1", "w2"] * BATCH})
     with pytest.raises(ParameterError, match="two columns of texts, found anchor"):
@@ -329,7 +370,8 @@ def watched(path, *, stop=None, resume=False, every=8, hard=None, **options):
     made.add_callback(SpectralTrainerCallback(monitor))
     made.add_callback(StopAt(stop))
     made.train(resume_from_checkpoint=resume)
-    return loss.batches, monitor.state_dict(), hard.cache.get(torch.arange(SIZE))
+    known = hard.cache.filled.nonzero().flatten()
+    return loss.batches, monitor.state_dict(), hard.cache.get(known)
 
 
 SKIPPING = pytest.mark.parametrize("ignore", [True, False], ids=["sampler-skips", "trainer-skips"])

@@ -75,6 +75,12 @@ def test_guarded_batches_and_auto_must_keep_the_gain_of_plain_data(guarded, auto
     assert guarded_batches.judge(rows).outcome == outcome  # the fourth seed has no copies yet
     single = [one for one in rows if one["seed"] == 0]
     assert guarded_batches.judge(single).outcome == "inconclusive"
+    copied = [one for one in rows if one["data"] != "plain"]
+    apart = [one for one in rows if (one["data"] == "plain") == (one["seed"] == 0)]
+    for some in (copied, apart):
+        verdict = guarded_batches.judge(some)
+        assert verdict.outcome == "inconclusive"
+        assert verdict.measured.count("no seed has all runs yet") == 2
 
 
 @pytest.mark.parametrize(
@@ -95,6 +101,9 @@ def test_a_filled_cache_must_help_short_runs_and_not_harm_long_ones(short, long,
         )
     ]  # fmt: skip
     assert filled_cache.judge(rows).outcome == outcome
+    if short[0] > 0.85:
+        single = [one for one in rows if one["seed"] == 0]
+        assert filled_cache.judge(single).outcome == "inconclusive"
 
 
 @pytest.mark.parametrize(

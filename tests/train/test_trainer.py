@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from eigenbatch.errors import RowError, RunError
+from eigenbatch.errors import ParameterError, RowError, RunError
 from eigenbatch.runs import RunDirectory, read_run
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.selectors.auto import Auto
@@ -435,7 +435,7 @@ def test_a_cache_filled_after_some_steps_selects_in_the_first_epoch_and_resumes(
         assert facts(start(run, tmp_path / name, resume=True)) == facts(whole)
 
 
-@pytest.mark.parametrize(("size", "batch_size", "after"), [(70, 69, 1), (130, 43, 0)])
+@pytest.mark.parametrize(("size", "batch_size", "after"), [(70, 69, 1), (130, 43, 0), (130, 2, 0)])
 def test_a_single_sample_is_no_batch_for_batch_norms(
     tmp_path, size, batch_size, after, monkeypatch
 ):
@@ -457,6 +457,12 @@ def test_a_single_sample_is_no_batch_for_batch_norms(
 def test_a_run_that_could_select_nothing_is_warned_about(tmp_path, caplog, settings, said):
     start(small("budget.epochs=1", *settings), tmp_path / "run")
     assert caplog.text.count("all batches of p1 will be random") == said
+
+
+def test_a_step_to_fill_a_cache_that_is_not_filled_is_refused(tmp_path):
+    with pytest.raises(ParameterError, match="fill_step=3 does nothing"):
+        start(small("batches.fill_step=3"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_random_batches_need_no_filled_cache(tmp_path, monkeypatch):

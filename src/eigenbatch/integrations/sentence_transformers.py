@@ -25,6 +25,7 @@ from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
 from eigenbatch.selectors.auto import Auto
 from eigenbatch.selectors.offer import parts_of
+from eigenbatch.selectors.random import Random
 from eigenbatch.selectors.selector import Selector
 
 try:
@@ -135,13 +136,15 @@ class HardBatches(TrainerCallback):
         self._prompts = getattr(args, "prompts", None)
         self._tasks = getattr(args, "router_mapping", None) or {}
         self._bind(drawn_batches_of(train_dataloader))
+        encodes = self._encode_after is not None and not isinstance(self._selector, Random)
+        if encodes:
+            _two_columns(self._dataset)  # raises now rather than after so many steps
+        self._encoded_all = not encodes
         if state.global_step:
             self._resume(args, state, len(train_dataloader))
-        once = self._coverage != "free" and state.num_train_epochs <= 1
-        if once and self._encode_after is None and state.is_world_process_zero:
-            self._warn_of_random_batches()
-        self._encoded_all = self._encode_after is None
-        self._encode_if_due(args, state)
+        self._warn_of_random_batches(state)
+        if self._encode_after == 0:  # later it is done at the end of a step, also if resumed there
+            self._encode_if_due(args, state)
         self._hook = self._model.register_forward_hook(self._capture)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -185,7 +188,7 @@ class HardBatches(TrainerCallback):
         if state.is_world_process_zero and file.parent.is_dir() and self._batches is not None:
             assert self.cache is not None
             states = {"cache": self.cache.state_dict(), "sampler": self._batches.state_dict()}
-            torch.save(states, file)
+            torch.save(states | {"encoded": self._encoded_all}, file)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Leave the model as it was."""
@@ -215,12 +218,18 @@ class HardBatches(TrainerCallback):
         )
         self._batches = batches
 
-    def _warn_of_random_batches(self) -> None:
+    def _warn_of_random_batches(self, state: Any) -> None:
         assert self.cache is not None
-        if not self.cache.filled.any():
+        never = self._encode_after is None or self._encode_after >= state.max_steps
+        once = self._coverage != "free" and state.num_train_epochs <= 1
+        if not (never and once) or isinstance(self._selector, Random):
+            return
+        if state.is_world_process_zero and not self.cache.filled.any():
             logger.warning(
                 "all batches will be random: no sample is known before the second epoch, and there "
-                "is one epoch. Say HardBatches(..., encode_first=True)"
+                "is one epoch of %d steps. Say HardBatches(..., encode_first=True), or a smaller "
+                "encode_after",
+                state.max_steps,
             )
 
     def _resume(self, args: Any, state: Any, batches: int) -> None:
@@ -239,6 +248,7 @@ class HardBatches(TrainerCallback):
         known = torch.load(saved, weights_only=True)
         self.cache.load_state_dict(known["cache"])
         self._batches.load_state_dict(known["sampler"])
+        self._encoded_all |= known.get("encoded", False)
 
     def _capture(self, module: Any, inputs: Any, output: Any) -> None:
         if module.training and torch.is_grad_enabled():

@@ -29,10 +29,10 @@ class BatchesConfig(Config):
             enough others to select from; None: half of it for neighbours and auto, else all.
         guard: cosine above which two samples are near-duplicates and not put into one batch.
         fill_cache: embed all samples that have no embedding yet, once, after `fill_step` steps:
-            otherwise coverage "epoch" selects nothing in the first epoch. For auto it waits until
-            random batches of unseen samples are easy.
-        fill_step: steps before that. An untrained encoder knows little about its samples; 0, for
-            an encoder that is not: before the first step, outside of the training time.
+            otherwise coverage "epoch" selects nothing in the first epoch.
+        fill_step: steps before that; auto waits then until random batches of unseen samples are
+            easy. An untrained encoder knows little about its samples. 0, for an encoder that is
+            not: before the first step, outside of the training time.
     """
 
     selector: str = "random"

@@ -51,7 +51,7 @@ class BatchLoader:
 
     def once(self, ids: list[int], batch_size: int) -> Iterator[tuple[Tensor, Batch]]:
         """The given samples in their order, in equal batches of at most so many."""
-        count = -(-len(ids) // batch_size)
+        count = min(-(-len(ids) // batch_size), max(1, len(ids) // 2))  # and of at least two
         parts = [ids[i * len(ids) // count : (i + 1) * len(ids) // count] for i in range(count)]
         return self._batches(DataLoader(self._data, batch_sampler=parts, num_workers=self._workers))
 

@@ -72,6 +72,11 @@ class Run(Config):
                 f"method {self.method.kind} learns from labels, but data.labels=false: use simclr"
             )
         self.method.check_batch(self.batches.batch_size)
+        if self.batches.fill_step and not self.batches.fill_cache:
+            raise ParameterError(
+                f"batches.fill_step={self.batches.fill_step} does nothing where "
+                "batches.fill_cache=false: set that to true, or batches.fill_step=0"
+            )
         held_out = self.data.held_out if isinstance(self.data, PairsConfig) else 0
         if 0 < held_out < self.batches.batch_size:
             raise ParameterError(

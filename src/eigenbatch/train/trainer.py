@@ -97,10 +97,11 @@ def train(
             if first and _selects_nothing(assembled):
                 logger.warning(
                     "all batches of %s will be random: in coverage %r no sample has an embedding "
-                    "before its second epoch, and there is one epoch. Set batches.fill_cache=true, "
-                    "or more epochs",
+                    "before its second epoch, and there is one epoch of %d steps. Set "
+                    "batches.fill_cache=true with a smaller batches.fill_step, or more epochs",
                     run.batches.selector,
                     run.batches.coverage,
+                    len(assembled.sampler),
                 )
             _fit(
                 assembled,
