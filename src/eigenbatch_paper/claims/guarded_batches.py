@@ -129,10 +129,10 @@ def _gains(treated: list[Row], random: list[Row]) -> list[float]:
 
 
 def draw(rows: list[Row], figure: "Figure") -> None:
-    """Retrieval over time on both versions."""
+    """Retrieval over steps on both versions."""
     for axes, data in zip(figure.subplots(1, len(COPIED_EPOCHS)), COPIED_EPOCHS, strict=True):
         if groups := _groups(rows, data):
-            facts.draw_curves(axes, {name: groups[name] for name in POLICIES}, data)
+            facts.draw_curves(axes, {name: groups[name] for name in POLICIES}, data, "steps")
 
 
 CLAIM = Claim(
