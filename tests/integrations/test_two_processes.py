@@ -91,7 +91,9 @@ def begun(directory, step=0, *, size=SIZE):
     args = SimpleNamespace(
         output_dir=directory, ignore_data_skip=False, gradient_accumulation_steps=1
     )
-    state = SimpleNamespace(global_step=step, is_world_process_zero=dist.get_rank() == 0)
+    state = SimpleNamespace(
+        global_step=step, is_world_process_zero=dist.get_rank() == 0, num_train_epochs=3
+    )
     hard.on_train_begin(args, state, None, train_dataloader=loader)
     return model, hard, sampler, loader, args, state
 
