@@ -238,7 +238,7 @@ class Auto:
 
     @property
     def ready(self) -> bool:
-        """Whether random batches of unseen samples have become easy, as far as it was told."""
+        """Whether random batches of unseen samples are easy by now, as far as it knows."""
         return self._begun or (self.unseen_miss is not None and not self._memorised)
 
     @property

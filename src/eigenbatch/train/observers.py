@@ -18,7 +18,7 @@ from eigenbatch.train.loop import Observer, Step, Training
 from eigenbatch.train.methods.method import Method
 
 PART = 2**16
-"""Samples that are embedded before the cache is written: all processes hold that many rows."""
+"""Samples that are embedded before the cache is written, by all processes together."""
 
 
 class RefreshCache(Observer):
@@ -78,7 +78,7 @@ class FillCache(Observer):
                     self._fill(training)
 
     def on_step(self, training: Training, step: Step) -> None:
-        """Fill when it is time; of a resumed run no sample may be unknown any more."""
+        """Fill when it is time; a resumed run may know all samples by then."""
         if self._done or training.step < self.after or not all(auto.ready for auto in self.autos):
             return
         self._done = True
