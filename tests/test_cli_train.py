@@ -126,6 +126,13 @@ def test_a_run_is_resumed_on_its_own_data_from_any_folder(tmp_path, monkeypatch)
     assert longer.exit_code == 0, longer.output
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["config"]["data"]["directory"] == str(tmp_path / "here" / "pictures")
+    (tmp_path / "here").rename(tmp_path / "moved")
+    words = ["--resume", "--out", tmp_path / "run", "--set", "budget.epochs=3"]
+    lost = run("train", *words)
+    assert lost.exit_code == 2
+    assert "--data-dir" in lost.output
+    found = run("train", *words, "--data-dir", tmp_path / "moved" / "pictures")
+    assert found.exit_code == 0, found.output
 
 
 def test_a_long_run_says_where_it_is_when_its_output_is_piped(tmp_path, monkeypatch):
@@ -135,6 +142,20 @@ def test_a_long_run_says_where_it_is_when_its_output_is_piped(tmp_path, monkeypa
     lines = result.output.splitlines()
     assert lines[0].startswith("train: simclr on digits, encoder convnet, batches of")
     assert re.search(r"run: epoch 0 of 1, step 1 of \d+, loss \d", result.output)
+
+
+@pytest.mark.parametrize(("step", "unknown"), [(0, 200), (1, 150)])
+def test_a_run_that_fills_its_cache_says_how_far_it_is(tmp_path, monkeypatch, step, unknown):
+    monkeypatch.setattr("eigenbatch.train.progress.EVERY_SECONDS", 0.0)
+    filled = ["batches.fill_cache=true", f"batches.fill_step={step}", "batches.batch_size=50"]
+    sizes = ["data.train_size=200", "data.test_size=100", "encoder.width=4", "budget.epochs=1"]
+    words = [word for text in [*filled, *sizes] for word in ("--set", text)]
+    result = run("train", "--selector", "p1", *words, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    output = " ".join(result.output.split())  # lines are wrapped
+    said = re.findall(r"step (\d) of 4, embedded (\d+) of (\d+) samples", output)
+    expected = range(50, unknown + 1, 50)
+    assert said == [(str(step), str(done), str(unknown)) for done in expected]
 
 
 @pytest.mark.parametrize(

@@ -531,13 +531,41 @@ def test_features_are_probed_on_other_images(tmp_path):
     assert 0.3 < accuracy < 1
 
 
-def test_crops_of_whole_pictures_are_the_same_with_workers_and_after_a_resume(tmp_path):
+def write_pictures(folder, count=60):
     noise = np.random.default_rng(0)
     for split in ("train", "val"):
-        for i in range(60):
-            path = tmp_path / "pictures" / split / f"class{i % 3}" / f"{i}.png"
+        for i in range(count):
+            path = folder / split / f"class{i % 3}" / f"{i}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(noise.integers(0, 256, (20, 28, 3), dtype=np.uint8)).save(path)
+
+
+def test_a_run_goes_on_where_its_data_were_moved_to(tmp_path):
+    def run(folder):
+        return small(
+            "data=folder", f"data.directory={tmp_path / folder}", "data.size=8",
+            "batches.batch_size=16", "batches.selector=neighbours-4",
+        )  # fmt: skip
+
+    write_pictures(tmp_path / "pictures")
+    whole = start(run("pictures"), tmp_path / "whole")
+    start(run("pictures"), tmp_path / "cut", observers=[StopAfter(4)])
+    (tmp_path / "pictures").rename(tmp_path / "moved")
+    with pytest.raises(ValueError, match="pictures does not exist"):
+        start(run("pictures"), tmp_path / "cut", resume=True)
+    cut = start(run("moved"), tmp_path / "cut", resume=True)
+    assert facts(cut) == facts(whole)
+    manifest = cut.read_manifest()
+    assert manifest["config"]["data"]["directory"] == str(tmp_path / "moved")
+    assert "extended_from" not in manifest
+    write_pictures(tmp_path / "others", count=70)
+    start(run("moved"), tmp_path / "again", observers=[StopAfter(4)])
+    with pytest.raises(ValueError, match=r"60.*70"):
+        start(run("others"), tmp_path / "again", resume=True)
+
+
+def test_crops_of_whole_pictures_are_the_same_with_workers_and_after_a_resume(tmp_path):
+    write_pictures(tmp_path / "pictures")
 
     def run(workers):
         return small(

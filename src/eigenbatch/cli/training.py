@@ -43,7 +43,8 @@ def train(
     devices: Annotated[int, typer.Option(help="Processes (DDP), or GPUs.", min=1, max=1024)] = 1,
     out: Annotated[Path, typer.Option(help="Run directory.")] = Path("runs/train"),
     resume: Annotated[
-        bool, typer.Option(help="Continue the run in --out; its settings are known.")
+        bool,
+        typer.Option(help="Continue the run in --out; only moved data need --data-dir again."),
     ] = False,
     list_recipes: Annotated[bool, typer.Option(help="List the recipes and stop.")] = False,
 ) -> None:

@@ -138,6 +138,9 @@ class Observer:
     def on_epoch(self, training: Training) -> None:
         """Called after every epoch; `training.epoch` counts finished ones."""
 
+    def on_fill(self, training: Training, done: int, total: int) -> None:
+        """Called while samples are embedded for the cache, perhaps before `on_start`."""
+
     def on_end(self, training: Training) -> None:
         """Called once at the end, also after an interruption or an error."""
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -53,6 +54,7 @@ class FillCache(Observer):
         recorder: whose clock stands still while the cache is filled before the first step.
         after: steps before it is filled.
         autos: it waits until these expect hard batches to pay.
+        told: observers whose `on_fill` hears how far it is.
     """
 
     def __init__(
@@ -64,9 +66,10 @@ class FillCache(Observer):
         *,
         after: int = 0,
         autos: Sequence[Auto] = (),
+        told: Sequence[Observer] = (),
     ) -> None:
         self.cache, self.method, self.loader, self.recorder = cache, method, loader, recorder
-        self.after, self.autos = after, autos
+        self.after, self.autos, self.told = after, autos, told
         self._done = False
 
     def on_start(self, training: Training) -> None:
@@ -88,16 +91,24 @@ class FillCache(Observer):
         """Every process embeds its share of each part, so that all write equally often."""
         rank, world = training.fabric.global_rank, training.fabric.world_size
         unknown = (~self.cache.filled).nonzero().flatten()  # (m,)
+        total = len(unknown)
         with torch.random.fork_rng(), torch.no_grad():
             state = {name: value.clone() for name, value in self.method.state_dict().items()}
             self.method.train()
-            for start in range(0, len(unknown), PART):
+            for start in range(0, total, PART):
                 own = unknown[start : start + PART][rank::world]
-                ids, *towers = self._embedded(own.tolist())
+                tell = partial(self._tell, training, start, total)
+                ids, *towers = self._embedded(own.tolist(), tell)
                 self.cache.update_synchronized(ids, *towers, trained=False)
             self.method.load_state_dict(state)
 
-    def _embedded(self, ids: list[int]) -> tuple[Tensor, ...]:
+    def _tell(self, training: Training, start: int, total: int, own: int) -> None:
+        """After `start` samples of earlier parts, this process has embedded `own` of this one."""
+        done = min(start + own * training.fabric.world_size, total)
+        for observer in self.told:
+            observer.on_fill(training, done, total)
+
+    def _embedded(self, ids: list[int], tell: Callable[[int], None]) -> tuple[Tensor, ...]:
         """Those samples, and a second one if there is one only: (n,) ids, (n, dim) of each tower.
 
         Batch norms cannot read a batch of one.
@@ -110,6 +121,7 @@ class FillCache(Observer):
             rows = [self.method.embed(view, i).float().cpu() for i, view in enumerate(views)]
             for parts, new in zip(found, [index, *rows], strict=True):
                 parts.append(new)
+            tell(sum(map(len, found[0])))
         return tuple(map(torch.cat, found))
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from eigenbatch.sampling.sampler import SpectralBatchSampler
 from eigenbatch.train.loop import Observer, Step, Training
@@ -43,6 +43,7 @@ class ProgressBar(Observer):
     def __init__(self, sampler: SpectralBatchSampler, title: str, console: Console) -> None:
         self.sampler, self.title, self.console = sampler, title, console
         self._said = time.monotonic()
+        self._task: TaskID | None = None
         self._bar = Progress(
             TextColumn(title),
             BarColumn(bar_width=24),
@@ -55,11 +56,7 @@ class ProgressBar(Observer):
 
     def on_start(self, training: Training) -> None:
         """Begin at the state of the run."""
-        total = training.epochs * len(training.loader)
-        self._task = self._bar.add_task(
-            "", total=total, completed=training.step, epoch=training.epoch, facts=""
-        )
-        self._bar.start()
+        self._show(training, "")
 
     def on_step(self, training: Training, step: Step) -> None:
         """Advance by one."""
@@ -68,15 +65,26 @@ class ProgressBar(Observer):
         if chosen and not math.isnan(chosen["sampler/participation_ratio"]):
             rank, seconds = chosen["sampler/participation_ratio"], chosen["sampler/seconds"]
             facts += f"  R_eff {rank:.1f}  selection {1e3 * seconds:.0f} ms"
-        self._bar.update(self._task, completed=training.step, epoch=training.epoch, facts=facts)
-        if not self.console.is_terminal and time.monotonic() - self._said > EVERY_SECONDS:
-            self._said = time.monotonic()
-            total = training.epochs * len(training.loader)
-            self.console.print(
-                f"{self.title}: epoch {training.epoch} of {training.epochs}, step {training.step} "
-                f"of {total}, {facts}"
-            )
+        self._show(training, facts)
+
+    def on_fill(self, training: Training, done: int, total: int) -> None:
+        """Say how many samples were embedded for the cache."""
+        self._show(training, f"embedded {done:,} of {total:,} samples")
 
     def on_end(self, training: Training) -> None:
         """Remove the bar."""
         self._bar.stop()
+
+    def _show(self, training: Training, facts: str) -> None:
+        """On the bar; without a terminal as a line, if the last one was a while ago."""
+        total = training.epochs * len(training.loader)
+        if self._task is None:
+            self._task = self._bar.add_task("", total=total, epoch=0, facts="")
+            self._bar.start()
+        self._bar.update(self._task, completed=training.step, epoch=training.epoch, facts=facts)
+        if not self.console.is_terminal and time.monotonic() - self._said > EVERY_SECONDS:
+            self._said = time.monotonic()
+            self.console.print(
+                f"{self.title}: epoch {training.epoch} of {training.epochs}, step {training.step} "
+                f"of {total}, {facts}"
+            )

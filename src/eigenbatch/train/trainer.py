@@ -38,8 +38,8 @@ from eigenbatch.train.settings import to_plain
 
 logger = logging.getLogger("eigenbatch")
 
-EXTENDABLE = ("budget.epochs",)
-"""Settings that may change when a run is resumed."""
+CHANGEABLE = ("budget.epochs", "data.directory")
+"""Settings that may change when a run is resumed: it may go on for longer, and data may move."""
 
 
 def train(
@@ -57,8 +57,8 @@ def train(
     Args:
         run: the settings.
         path: the run directory.
-        resume: continue the run that `path` holds. Its settings must be the same, except for
-            `budget.epochs`, which may be larger.
+        resume: continue the run that `path` holds. Its settings must be the same, except that
+            `budget.epochs` may be larger and the same data may lie in another `data.directory`.
         observers: called during training.
         watch: makes further observers of the assembled run, e.g. a progress bar.
         accelerator: as Fabric takes it.
@@ -123,7 +123,7 @@ def check_resumable(run: Run, directory: RunDirectory) -> bool:
     """Raise unless the run on disk has the same settings; True if there is nothing left to do."""
     stored = load_run(directory)
     changed = differences(flat(to_plain(stored)), flat(to_plain(run)))
-    others = {name: pair for name, pair in changed.items() if name not in EXTENDABLE}
+    others = {name: pair for name, pair in changed.items() if name not in CHANGEABLE}
     if others:
         texts = ", ".join(f"{name}: {old} -> {new}" for name, (old, new) in others.items())
         raise RunError(
@@ -181,6 +181,7 @@ def _fit(
                 recorder,
                 after=batches.fill_step,
                 autos=autos,
+                told=observers,
             )
         )
     events: list[Observer] = []
@@ -227,11 +228,11 @@ def _recorder(
     mark = Mark.of(b"") if state is None else Mark.from_plain(state.get("record"))
     recorder = Recorder(directory.path, resume=True, until=mark)
     stored = load_run(directory)
-    if stored != run:
+    if stored.budget.epochs < run.budget.epochs:
         epochs = directory.read_manifest().get("extended_from", [])
-        directory.update_manifest(
-            config=to_plain(run), extended_from=[*epochs, stored.budget.epochs]
-        )
+        directory.update_manifest(extended_from=[*epochs, stored.budget.epochs])
+    if stored != run:
+        directory.update_manifest(config=to_plain(run))
     return recorder
 
 
