@@ -81,7 +81,9 @@ def settings(folder: Path) -> list[Setting]:
         found.append(Setting(name, rows, _mrr, _solved, _miss))
     for n, rows in grouped(_rows(folder, "code-search"), "batch_size").items():
         found.append(Setting(f"code, n = {n}", rows, _mrr, _solved, _miss))
-    for data, some in grouped(_rows(folder, "message-translations"), "data").items():
+    messages = _rows(folder, "message-translations")
+    unfilled = [row for row in messages if "fill_step" not in row]
+    for data, some in grouped(unfilled, "data").items():
         for n, rows in grouped(some, "batch_size").items():
             language = LANGUAGES[data.removeprefix("messages-")]
             found.append(Setting(f"{language} messages, n = {n}", rows, _mrr, _solved, _miss))

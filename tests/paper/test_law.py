@@ -28,6 +28,9 @@ def test_every_setting_is_a_point_for_each_policy(tmp_path, capsys):
     memorised = rows(0.04, {"neighbours-4": -0.02}, data="captions", held_out=0)
     told = [row | {"held_out": 512, "mrr": [0.9]} for row in memorised]
     store(tmp_path, "memorised-pairs", [*memorised, *told])
+    messages = rows(0.02, {"neighbours-4": 0.01}, data="messages-es", batch_size=64)
+    filled = rows(0.02, {"neighbours-4": 0.09}, data="messages-es", batch_size=64, fill_step=100)
+    store(tmp_path, "message-translations", [*messages, *filled[3:]])
     law.main([str(tmp_path), str(tmp_path / "law.png")])
     printed = capsys.readouterr().out
     assert (
@@ -35,6 +38,7 @@ def test_every_setting_is_a_point_for_each_policy(tmp_path, capsys):
     )
     assert "| captions | neighbours-4 | 30.0% | 0.60 | +0.0" in printed
     assert "| captions, memorised | neighbours-4 | 2.0% | 0.04 | -2.0 (-2.0 to -2.0) |" in printed
+    assert "| Spanish messages, n = 64 | neighbours-4 | 1.0% | 0.02 | +1.0 (" in printed
     assert (tmp_path / "law.png").stat().st_size > 10_000
 
 

@@ -18,6 +18,7 @@ from eigenbatch_paper.claims import (
     guarded_batches,
     hard_batches,
     memorised_pairs,
+    message_translations,
     miss_law,
 )
 from eigenbatch_paper.pair_runs import pair_chunk, run_of
@@ -230,6 +231,18 @@ def test_auto_on_unseen_pairs_is_judged_against_random_and_the_better(auto, outc
         for n in (64, 256) for seed in range(3) for name, end in ends.items()
     ]  # fmt: skip
     assert code_search.judge(rows).outcome == outcome
+
+
+def test_runs_with_a_filled_cache_are_a_setting_of_their_own():
+    ends = {"random": 0.6, "neighbours-4": 0.61, "auto": 0.61, "neighbours-4, filled": 0.62,
+            "auto, filled": 0.62}  # fmt: skip
+    rows = [
+        row(name, seed, middle=0.5, final=end, batch_size=64, data="messages-es", solved=0.9)
+        for seed in range(3) for name, end in ends.items()
+    ]  # fmt: skip
+    measured = message_translations.judge(rows).measured
+    assert "Spanish, n=64: neighbours-4 +1.0 points" in measured
+    assert "Spanish, n=64, cache filled after 100 steps: neighbours-4 +2.0 points" in measured
 
 
 def test_functions_are_paired_with_what_they_say(tmp_path, monkeypatch):
