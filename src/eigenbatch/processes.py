@@ -15,8 +15,22 @@ def rank_and_world() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if initialized() else (0, 1)
 
 
+def sending_device(wanted: torch.device, group: dist.ProcessGroup | None = None) -> torch.device:
+    """The device itself if the group can send from there; NCCL, for one, sends from GPUs only."""
+    able = [one.partition(":")[0] for one in dist.get_backend_config(group).split(",")]
+    return wanted if wanted.type in able else torch.device(able[0])
+
+
 def all_gather(part: Tensor, group: dist.ProcessGroup | None = None) -> list[Tensor]:
     """The tensors of all processes, in rank order; every process holds the same shape."""
-    parts = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, part.contiguous(), group=group)
-    return parts
+    sent = part.to(sending_device(part.device, group)).contiguous()
+    parts = [torch.empty_like(sent) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, sent, group=group)
+    return [one.to(part.device) for one in parts]
+
+
+def all_reduce(values: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    """The element-wise sum over all processes, a new tensor."""
+    sent = values.to(sending_device(values.device, group), copy=True)
+    dist.all_reduce(sent, group=group)
+    return sent.to(values.device)

@@ -321,7 +321,10 @@ def test_a_new_run_sets_an_unfinished_record_aside(tmp_path: Path, caplog) -> No
 def test_readings_are_in_the_trainers_log_and_in_the_record(tmp_path: Path) -> None:
     monitor = SpectralMonitor(1 / SCALE, every=3, quiet=True)
     callback = SpectralTrainerCallback(monitor, record=tmp_path / "run")
-    trainer = train(callback, tmp_path / "out", logging_steps=2)
+    trainer = train(callback, tmp_path / "out", logging_steps=2, hub_token="hf_secret")
+    manifest = (tmp_path / "run" / "manifest.json").read_text()
+    assert '"logging_steps": 2' in manifest
+    assert "hf_secret" not in manifest
     logged = [line for line in trainer.state.log_history if "spectral/gradient" in line]
     assert [line["step"] for line in logged] == [1, 4]
     text = (tmp_path / "run" / "metrics.jsonl").read_text()

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import infonce
-from eigenbatch.core.movement import DIRECTIONS, ROWS
+from eigenbatch.core.movement import DIRECTIONS, ROWS, Sketch
 from eigenbatch.errors import ParameterError, RowError
 from eigenbatch.monitor.history import WINDOW
 from eigenbatch.monitor.monitor import SpectralMonitor
@@ -254,6 +254,14 @@ def test_an_encoder_that_stands_still_is_found_and_a_moving_one_is_not() -> None
     assert max(still.course.movement.values()) < 3 < min(moving.course.movement.values())
     assert "encoder does not move" in {one.name for one in still.diagnoses}
     assert "encoder does not move" not in {one.name for one in moving.diagnoses}
+
+
+def test_a_restored_sketch_is_compared_on_the_device_of_the_batch() -> None:
+    """Checkpoints restore it on the CPU. A meta tensor stands for one on a GPU."""
+    there, here = torch.zeros(4, 4, device="meta"), torch.zeros(4, 4, dtype=torch.float64)
+    batch = Sketch(count=9, second=there, noise=1.0)
+    with pytest.raises(RuntimeError, match="item"):  # not: another device
+        batch.moved(Sketch(count=9, second=here, noise=1.0))
 
 
 def test_the_same_batch_again_and_again_is_found() -> None:

@@ -30,6 +30,7 @@ from eigenbatch.selectors import (
     OnLossPlateau,
     RankPlateau,
 )
+from eigenbatch.selectors.offer import Offer
 
 # A rule or window that a pool cannot satisfy warns: here only the promises matter.
 pytestmark = pytest.mark.filterwarnings("ignore::eigenbatch.errors.NumericalWarning")
@@ -172,3 +173,9 @@ def test_pools_and_sizes_that_cannot_be_are_refused(make):
         pool[7, 2] = value
         with pytest.raises(RowError, match="row 7 of"):
             make()(pool, 9)
+
+
+def test_what_is_given_lies_where_the_rows_are():
+    """torch.cat refuses tensors of two devices, also empty ones; meta stands for a GPU."""
+    offer = Offer(rows=torch.zeros(9, 4, device="meta"))
+    assert torch.cat([offer.given, torch.arange(3, device="meta")]).device.type == "meta"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 
 import numpy as np
 import pytest
+import rich.style  # noqa: F401  its import draws a number from Python's generator
 import torch
 from PIL import Image
 from torch import nn
@@ -19,7 +21,8 @@ from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.selectors.auto import Auto
 from eigenbatch.train import loop, observers
 from eigenbatch.train.assembly import assemble
-from eigenbatch.train.checkpoint_file import load_checkpoint
+from eigenbatch.train.checkpoint import Checkpoint
+from eigenbatch.train.checkpoint_file import load_checkpoint, save_checkpoint
 from eigenbatch.train.devices import SingleCPU
 from eigenbatch.train.loop import Observer, Training
 from eigenbatch.train.observers import FillCache
@@ -85,8 +88,37 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, options
     for name in ("method", "step", "epoch", "generators"):
         flat = [torch.utils._pytree.tree_leaves(state[name]) for state in states]
         for a, b in zip(*flat, strict=True):
-            assert torch.equal(torch.as_tensor(a), torch.as_tensor(b)), name
+            same = torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+            assert same, name
     assert facts(whole) == facts(cut)
+
+
+class Draws(Observer):
+    """What an encoder or an augmentation of a user's own would draw."""
+
+    def __init__(self):
+        self.drawn = {}
+
+    def on_step(self, training, step):
+        numbers = (random.random(), np.random.rand(), torch.rand(1).item())  # noqa: NPY002
+        self.drawn[training.step] = numbers
+
+
+def test_every_global_generator_goes_on_where_it_was(tmp_path):
+    whole, first, second = Draws(), Draws(), Draws()
+    start(SMALL, tmp_path / "whole", observers=[whole])
+    start(SMALL, tmp_path / "cut", observers=[first, StopAfter(3)])
+    start(SMALL, tmp_path / "cut", observers=[second], resume=True)
+    assert first.drawn | second.drawn == whole.drawn
+    assert next(iter(second.drawn)) == 4
+
+
+def test_a_checkpoint_from_before_other_generators_were_saved_is_resumed(tmp_path):
+    directory = start(SMALL, tmp_path, observers=[StopAfter(3)])
+    state = load_checkpoint(directory.checkpoint, print)
+    states = [one["torch"] for one in state["generators"]]
+    save_checkpoint(state | {"generators": states}, directory.checkpoint)
+    assert read_run(start(SMALL, tmp_path, resume=True).path).finished
 
 
 def test_a_run_learns_and_writes_what_it_did(tmp_path):
@@ -255,6 +287,36 @@ def test_a_finished_run_can_be_extended_but_not_shortened(tmp_path):
     ]
     with pytest.raises(RunError, match="may only be raised"):
         start(small("schedule=fixed", "budget.epochs=1"), tmp_path, resume=True)
+
+
+class Ended(Observer):
+    def __init__(self, *, in_start=False, in_end=False):
+        self.in_start, self.in_end, self.ended = in_start, in_end, 0
+
+    def on_start(self, training):
+        if self.in_start:
+            raise KeyError("start")
+
+    def on_end(self, training):
+        self.ended += 1
+        if self.in_end:
+            raise KeyError("end")
+
+
+@pytest.mark.parametrize(("place", "finished"), [("in_start", False), ("in_end", True)])
+def test_every_observer_is_ended_once_whichever_fails(tmp_path, place, finished):
+    watching = [Ended(), Ended(**{place: True}), Ended()]
+    with pytest.raises(KeyError, match=place[3:]):
+        start(SMALL, tmp_path, observers=watching)
+    assert [one.ended for one in watching] == [1, 1, 1]
+    assert read_run(tmp_path).finished is finished
+
+
+def test_a_run_whose_last_checkpoint_fails_is_not_finished(tmp_path, monkeypatch):
+    monkeypatch.setattr(Checkpoint, "on_end", lambda self, training: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        start(SMALL, tmp_path)
+    assert not read_run(tmp_path).finished
 
 
 class Fail(Observer):

@@ -42,7 +42,8 @@ class Sketch:
 
     def moved(self, before: "Sketch") -> float:
         """F: about 1 when the encoder did not change since `before`, larger when it did."""
-        distance = (self.second - before.second).square().sum().item()
+        second = before.second.to(self.second)  # a restored one is on the CPU
+        distance = (self.second - second).square().sum().item()
         noise = (self.noise * self.count + before.noise * before.count) / 2  # 4 V
         expected = noise / 4 * (1 / self.count + 1 / before.count)
         if expected == 0:

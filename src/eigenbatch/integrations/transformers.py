@@ -137,7 +137,9 @@ class SpectralTrainerCallback(TrainerCallback):
             self._resumed = True
             self._carried.load_state_dict(known | {"step": state.global_step})
         if state.is_world_process_zero:
-            config = vars(args) if args is not None else {}
+            config: dict[str, Any] = {}
+            if args is not None:
+                config = args.to_dict()  # type: ignore[no-untyped-call]  # without tokens
             self._record.open(config, step=state.global_step)
         dataset = getattr(kwargs.get("train_dataloader"), "dataset", None)
         self._captured.columns = encoded_columns(dataset)

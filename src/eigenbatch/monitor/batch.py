@@ -80,10 +80,10 @@ class Batch:
                 make = Contrast.cross if self.layout == "cross" else Contrast.paired
                 contrast = make(z1, z2)
             elif self.layout == "paired":
-                ranks = ProcessGroup(group, z1.device)
+                ranks = ProcessGroup(group)
                 contrast = gathered_pairs(z1, z2, ranks)
             else:
-                everyone = ProcessGroup(group, z1.device)
+                everyone = ProcessGroup(group)
                 contrast = gathered_towers(z1, z2, everyone)
                 ids = None if ids is None else everyone.concatenated(ids)
                 loss = None if loss is None else everyone.mean(loss)

@@ -15,7 +15,7 @@ from torch import Tensor
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.moments import Moments
 from eigenbatch.errors import RowError, ShapeError
-from eigenbatch.processes import all_gather
+from eigenbatch.processes import all_gather, all_reduce
 
 
 class Ranks(Protocol):
@@ -43,8 +43,8 @@ class SingleProcess:
 class ProcessGroup:
     """The processes of a group; every one of them must call at the same step."""
 
-    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
-        self._group, self._device = group, device
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self._group = group
 
     @property
     def rank(self) -> int:
@@ -53,9 +53,7 @@ class ProcessGroup:
 
     def sum(self, values: Tensor) -> Tensor:
         """All-reduced copy, on the device of `values`."""
-        moved = values.to(self._device, copy=True)
-        dist.all_reduce(moved, group=self._group)
-        return moved.to(values.device)
+        return all_reduce(values, self._group)
 
     def mean(self, value: float) -> float:
         """A number, averaged over processes."""
@@ -64,8 +62,7 @@ class ProcessGroup:
 
     def concatenated(self, values: Tensor) -> Tensor:
         """All-gathered rows, on the device of `values`."""
-        moved = values.to(self._device).contiguous()
-        return torch.cat(all_gather(moved, self._group)).to(values.device)
+        return torch.cat(all_gather(values, self._group))
 
 
 def total_moments(local: Moments, ranks: Ranks) -> Moments:
@@ -80,8 +77,7 @@ def total_moments(local: Moments, ranks: Ranks) -> Moments:
 
 def give_up(group: dist.ProcessGroup | None) -> None:
     """Report to the processes in `_gathered_rows` that this one has no batch."""
-    sendable = "cuda" if "nccl" in str(dist.get_backend(group)) else "cpu"
-    ProcessGroup(group, torch.device(sendable)).concatenated(torch.zeros(1, 3, dtype=torch.long))
+    ProcessGroup(group).concatenated(torch.zeros(1, 3, dtype=torch.long))
 
 
 def gathered_pairs(z1: Tensor, z2: Tensor, ranks: ProcessGroup) -> Contrast:

@@ -68,6 +68,7 @@ class Offer:
         check_type(self.barred, (Tensor, type(None)), "barred")
         whole(self.towers, "towers", least=1)
         check_flags(must_fill=self.must_fill)
+        object.__setattr__(self, "given", self.given.to(self.rows.device))
 
     @classmethod
     def of(cls, pool: Tensor, batch_size: int) -> "Offer":

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from eigenbatch.errors import CheckpointError
@@ -13,18 +12,18 @@ from eigenbatch.runs.record import Mark
 from eigenbatch.sampling.sampler import SpectralBatchSampler
 from eigenbatch.selectors.selector import Stateful
 from eigenbatch.train.checkpoint_file import VERSION, save_checkpoint
+from eigenbatch.train.devices import loss_scaler, random_state, set_random_state
 from eigenbatch.train.loop import Observer, Training
 
 
 class Checkpoint(Observer):
-    """Saves after every `every` epochs, and at the end or on an interruption by the user.
+    """Saves after every epoch, and at the end or on an interruption by the user.
 
     Args:
         path: the file; the one before is kept beside it.
         sampler: its position in the epoch is saved.
         parts: what else has a state: the cache, a monitor.
         mark: how far the record on disk reaches; the checkpoint counts on it.
-        every: epochs between checkpoints.
     """
 
     def __init__(
@@ -34,15 +33,12 @@ class Checkpoint(Observer):
         parts: Mapping[str, Stateful],
         *,
         mark: Callable[[], Mark] | None = None,
-        every: int = 1,
     ) -> None:
-        self.path, self.sampler, self.parts = path, sampler, parts
-        self.mark, self.every = mark, every
+        self.path, self.sampler, self.parts, self.mark = path, sampler, parts, mark
 
     def on_epoch(self, training: Training) -> None:
-        """Save when it is due."""
-        if training.epoch % self.every == 0:
-            self.save(training)
+        """Save."""
+        self.save(training)
 
     def on_end(self, training: Training) -> None:
         """Save the state of the run; after an error the last whole epoch's checkpoint stays."""
@@ -68,9 +64,13 @@ class Checkpoint(Observer):
             place = [int(state[name]) for name in ("epoch", "batch", "step")]
             rank = training.fabric.global_rank
             if rank < len(state["generators"]):
-                torch.set_rng_state(state["generators"][rank])
-            if torch.cuda.is_available() and state["cuda_generators"]:
-                torch.cuda.set_rng_state_all(state["cuda_generators"])
+                own = state["generators"][rank]
+                set_random_state(
+                    own if isinstance(own, dict) else {"torch": own}
+                )  # or an older run
+            scaler = loss_scaler(training.fabric)
+            if scaler is not None and state.get("scaler"):
+                scaler.load_state_dict(state["scaler"])
         except Exception as reason:  # any exception means a state that does not fit
             detail = (str(reason).splitlines() or [type(reason).__name__])[0]
             raise CheckpointError(
@@ -79,8 +79,9 @@ class Checkpoint(Observer):
         training.epoch, training.batch, training.step = place
         training.resumed = True
 
-    def _state(self, training: Training, generators: list[torch.Tensor]) -> dict[str, Any]:
+    def _state(self, training: Training, generators: list[Any]) -> dict[str, Any]:
         finished = training.batch == 0
+        scaler = loss_scaler(training.fabric)
         return {
             "version": VERSION,
             "epoch": training.epoch,
@@ -91,15 +92,15 @@ class Checkpoint(Observer):
             "scheduler": training.scheduler.state_dict() if training.scheduler else {},
             "sampler": self.sampler.state_dict(None if finished else training.batch),
             "parts": {name: part.state_dict() for name, part in self.parts.items()},
+            "scaler": {} if scaler is None else scaler.state_dict(),
             "generators": generators,
-            "cuda_generators": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
             "record": asdict(self.mark()) if self.mark is not None else None,
         }
 
 
-def _gathered_generators(training: Training) -> list[torch.Tensor]:
-    """The state of torch's generator in every process: each draws views of its own."""
-    state = torch.get_rng_state()
+def _gathered_generators(training: Training) -> list[Any]:
+    """The random state of every process: each draws views of its own."""
+    state = random_state()
     if training.fabric.world_size == 1:
         return [state]
     states: list[Any] = [None] * training.fabric.world_size

@@ -8,6 +8,7 @@ import atexit
 import gc
 import os
 import random
+from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -106,6 +107,34 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every generator that `seed_everything` seeds, in this process."""
+    numpy_state: Any = np.random.get_state()  # noqa: NPY002
+    _, keys, *place = numpy_state
+    return {
+        "python": random.getstate(),
+        "numpy": [torch.from_numpy(keys.astype(np.int64)), *place],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+    }
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Continue from `random_state`; what it lacks, as of a run on the CPU, stays as it is."""
+    if "python" in state:
+        random.setstate(state["python"])
+        keys, *place = state["numpy"]
+        np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *place))  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available() and state.get("cuda") is not None:
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def loss_scaler(devices: Devices) -> Any:
+    """What scales the loss in 16-mixed, with a state of its own; None on a single CPU."""
+    return getattr(getattr(devices, "strategy", None), "precision", None)
 
 
 def _leave_group() -> None:

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from eigenbatch.processes import all_gather, rank_and_world
+from eigenbatch.processes import all_gather, all_reduce, rank_and_world
 
 
 def gather_rows(rows: Tensor) -> Tensor:
@@ -31,7 +31,6 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.contiguous()
-        dist.all_reduce(total)
+        total = all_reduce(gradient.contiguous())
         start = dist.get_rank() * ctx.count
         return total[start : start + ctx.count]

@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -142,7 +143,7 @@ class Observer:
         """Called while samples are embedded for the cache, perhaps before `on_start`."""
 
     def on_end(self, training: Training) -> None:
-        """Called once at the end, also after an interruption or an error."""
+        """Called once at the end, also after an interruption or an error, even of `on_start`."""
 
 
 def fit(training: Training, observers: Sequence[Observer] = ()) -> None:
@@ -183,17 +184,24 @@ def fit(training: Training, observers: Sequence[Observer] = ()) -> None:
         >>> training.step
         8
     """
-    with _Interruption(training):
-        for observer in observers:
-            observer.on_start(training)
+    with _Interruption(training), ExitStack() as ends:  # all are ended, also if one cannot be
+        for observer in reversed(observers):
+            ends.callback(_end, observer, training)
         try:
+            for observer in observers:
+                observer.on_start(training)
             _epochs(training, observers)
         except BaseException:
             training.failed = True
             raise
-        finally:
-            for observer in observers:
-                observer.on_end(training)
+
+
+def _end(observer: Observer, training: Training) -> None:
+    try:
+        observer.on_end(training)
+    except BaseException:
+        training.failed = True  # for those that end after it
+        raise
 
 
 def _epochs(training: Training, observers: Sequence[Observer]) -> None:

@@ -1,6 +1,5 @@
 """What can observe a run: the cache, the record, the monitor, evaluation."""
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -21,24 +20,24 @@ from eigenbatch.train.methods.method import Method
 PART = 2**16
 """Samples that are embedded before the cache is written, by all processes together."""
 
+HELD_OUT_EVERY = 100
+"""Steps between two looks at held-out pairs."""
+
 
 class RefreshCache(Observer):
     """Writes the embeddings of every step into the cache that batches are selected from."""
 
     def __init__(self, cache: EmbeddingCache) -> None:
         self.cache = cache
-        self.seconds = 0.0
 
     def on_step(self, training: Training, step: Step) -> None:
         """Store the first view's embeddings, and those of a second tower, of all processes."""
-        started = time.perf_counter()
         second = step.outcome.second if self.cache.towers == 2 else None
         self.cache.update_synchronized(
             step.ids,
             step.outcome.embeddings.float().cpu(),
             None if second is None else second.float().cpu(),
         )
-        self.seconds += time.perf_counter() - started
 
 
 class FillCache(Observer):
@@ -139,44 +138,35 @@ class TellLoss(Observer):
 
 
 class TellHeldOut(Observer):
-    """Tells `Auto` every `every` steps how hard pairs are that it is not trained on."""
+    """Tells `Auto` now and then how hard pairs are that it is not trained on."""
 
     def __init__(
-        self,
-        auto: Auto,
-        pairs: Callable[[], tuple[Tensor, Tensor] | None],
-        batch_size: int,
-        *,
-        every: int = 100,
+        self, auto: Auto, pairs: Callable[[], tuple[Tensor, Tensor] | None], batch_size: int
     ) -> None:
-        self.auto, self.pairs = auto, pairs
-        self.batch_size, self.every = batch_size, every
+        self.auto, self.pairs, self.batch_size = auto, pairs, batch_size
 
     def on_step(self, training: Training, step: Step) -> None:
         """Every process embeds the same pairs, so that all select the same batches."""
-        if training.step % self.every == 0 and (pairs := self.pairs()) is not None:
+        if training.step % HELD_OUT_EVERY == 0 and (pairs := self.pairs()) is not None:
             self.auto.held_out(*pairs, self.batch_size)
 
 
 class RecordSteps(Observer):
-    """Writes loss, times and selection of every `every`-th step."""
+    """Writes loss, times and selection of every step."""
 
-    def __init__(
-        self, recorder: Recorder, sampler: SpectralBatchSampler, *, every: int = 1
-    ) -> None:
-        self.recorder, self.sampler, self.every = recorder, sampler, every
+    def __init__(self, recorder: Recorder, sampler: SpectralBatchSampler) -> None:
+        self.recorder, self.sampler = recorder, sampler
 
     def on_step(self, training: Training, step: Step) -> None:
         """Write one line."""
-        if training.step % self.every == 0:
-            self.recorder.log(
-                training.step,
-                self.sampler.statistics(training.batch - 1),
-                epoch=training.epoch,
-                loss=float(step.outcome.loss),
-                step_seconds=step.seconds,
-                waited_seconds=step.waited,
-            )
+        self.recorder.log(
+            training.step,
+            self.sampler.statistics(training.batch - 1),
+            epoch=training.epoch,
+            loss=float(step.outcome.loss),
+            step_seconds=step.seconds,
+            waited_seconds=step.waited,
+        )
 
 
 class RecordReadings(Observer):
