@@ -9,7 +9,6 @@ Reads the finished claims that compare policies below a folder of `eigenbatch re
 """
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +23,7 @@ from eigenbatch.runs import PairedDifference, paired_difference
 from eigenbatch_paper.claim import Row
 from eigenbatch_paper.figures import BLUE, FAINT, ORANGE, tidy
 from eigenbatch_paper.found_pairs import LANGUAGES
+from eigenbatch_paper.reproduce import kept_lines
 from eigenbatch_paper.training_facts import grouped
 
 if TYPE_CHECKING:
@@ -195,10 +195,8 @@ def _root(x: np.ndarray) -> np.ndarray:
 
 
 def _rows(folder: Path, claim: str) -> list[Row]:
-    file = folder / claim / "rows.jsonl"
-    if not file.is_file():
-        return []
-    return [row for line in file.read_text().splitlines() for row in json.loads(line)["rows"]]
+    lines = kept_lines(folder / claim / "rows.jsonl").values()
+    return [row for line in lines for row in line["rows"]]
 
 
 def _mrr(row: Row) -> float:

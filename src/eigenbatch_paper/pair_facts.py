@@ -10,7 +10,7 @@ from eigenbatch_paper.claim import Row
 from eigenbatch_paper.figures import POLICIES as COLOURS
 from eigenbatch_paper.figures import tidy
 from eigenbatch_paper.training_facts import grouped
-from eigenbatch_paper.verdict import Finding, Verdict, decided, no_loss
+from eigenbatch_paper.verdict import Finding, Verdict, decided, mean_at_least, no_loss
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,8 +91,8 @@ def judged_auto(settings: Mapping[str, Sequence[Row]]) -> Verdict:
         random = groups["random"]
         hard, auto = (gain(groups[policy], random) for policy in ("neighbours-4", "auto"))
         main[f"{name}: auto does not lose to random"] = no_loss(auto, within=0.003)
-        rest[f"{name}: auto is within 0.5 points of the better"] = (
-            auto.mean >= max(0.0, hard.mean) - 0.005 if auto.enough else "open"
+        rest[f"{name}: auto is within 0.5 points of the better"] = mean_at_least(
+            auto, max(0.0, hard.mean) - 0.005
         )
         measured.append(
             f"{name}: neighbours-4 {interval(hard, 'points')}, auto {interval(auto, 'points')}"

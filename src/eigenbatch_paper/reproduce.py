@@ -105,11 +105,11 @@ class ClaimRun:
         rows = [row for line in lines for row in line["rows"]]
         try:
             verdict = self.claim.judge(rows)
-        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as reason:
+        except LookupError as reason:  # anything else is a fault of ours
             sources = ", ".join(dict.fromkeys(str(line["source"]) for line in lines))
             raise RunError(
                 f"{sources} does not hold what {self.claim.name} needs ({reason!r}): damaged or of "
-                "another version. Remove it to compute the claim again"
+                "another version. Move it away to compute the claim again"
             ) from reason
         record = self.claim.record(verdict, self.scale, _least_seeds(chunks))
         if len(chunks) < len(wanted):
@@ -129,7 +129,7 @@ class ClaimRun:
 
         Other claims in the same folder may have done the same work.
         """
-        own = _kept(self.rows)
+        own = kept_lines(self.rows)
         if self.claim.timed:
             return own
         wanted = {_key(chunk) for chunk in self.claim.chunks(self.scale)} - own.keys()
@@ -137,11 +137,11 @@ class ClaimRun:
             name = path.parent.name
             if name in registry.NAMES and registry.claim(name).compute is self.claim.compute:
                 with suppress(RunError):  # a damaged file of another claim
-                    own |= {key: line for key, line in _kept(path).items() if key in wanted}
+                    own |= {key: line for key, line in kept_lines(path).items() if key in wanted}
         return own
 
 
-def _kept(path: Path) -> dict[str, dict[str, Any]]:
+def kept_lines(path: Path) -> dict[str, dict[str, Any]]:
     """The lines of a file of rows, by a text that identifies the chunk, each with its `source`."""
     if not path.is_file():
         return {}
@@ -153,7 +153,7 @@ def _kept(path: Path) -> dict[str, dict[str, Any]]:
             continue  # cut off by a crash: the chunk is computed again
         known = isinstance(line, dict) and isinstance(line.get("chunk"), str)
         if not known or not isinstance(line.get("rows"), list):
-            raise RunError(f"{path} is damaged: remove it to compute the claim again")
+            raise RunError(f"{path} is damaged: move it away to compute the claim again")
         lines[line["chunk"]] = line | {"source": path}
     return lines
 

@@ -20,7 +20,8 @@ range of values that range:
 | lies beyond the margin | refuted |
 | otherwise | open |
 
-A fact needs no interval: it is decided by the runs that there are.
+A criterion on a mean alone is shown or refuted by three pairs or more, and open with fewer. A fact
+needs no interval: it is decided by the runs that there are.
 
 | main parts | rest | verdict |
 | --- | --- | --- |
@@ -109,6 +110,20 @@ def inside(low: float, high: float, least: float, most: float) -> Finding:
     if least <= low and high <= most:
         return "shown"
     return "refuted" if low > most or high < least else "open"  # NaN is open
+
+
+def mean_at_least(difference: PairedDifference, level: float) -> Finding:
+    """Claimed of the mean alone: NaN, as of a run that never gets there, is refuted."""
+    if not difference.enough:
+        return "open"
+    return "shown" if difference.mean >= level else "refuted"
+
+
+def mean_at_most(difference: PairedDifference, level: float) -> Finding:
+    """The same of a mean that is claimed to be small."""
+    if not difference.enough:
+        return "open"
+    return "shown" if difference.mean <= level else "refuted"
 
 
 def no_loss(difference: PairedDifference, *, within: float) -> Finding:

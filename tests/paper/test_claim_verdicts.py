@@ -1,9 +1,23 @@
 """The rule of verdicts, one case per row of its tables."""
 
+from pathlib import Path
+
 import pytest
 
 from eigenbatch.runs import paired_difference
-from eigenbatch_paper.verdict import all_of, any_of, decided, effect, equal, interval, no_loss
+from eigenbatch_paper import registry
+from eigenbatch_paper.reproduce import kept_lines
+from eigenbatch_paper.verdict import (
+    all_of,
+    any_of,
+    decided,
+    effect,
+    equal,
+    interval,
+    mean_at_least,
+    mean_at_most,
+    no_loss,
+)
 
 
 @pytest.mark.parametrize(("low", "high", "printed", "finding"), [
@@ -28,6 +42,28 @@ def test_an_interval_is_read_beside_zero_and_the_printed_figure(low, high, print
 def test_two_seeds_show_nothing_however_well_they_agree():
     assert effect(paired_difference([0.15, 0.151], [0.0, 0.0]), 0.15) == "open"
     assert effect(paired_difference([0.15, 0.151, 0.149], [0.0] * 3), 0.15) == "shown"
+
+
+def test_a_mean_needs_three_pairs_and_a_run_that_never_gets_there_refutes_it():
+    for values, high, low in (
+        ([0.4, 0.4], "open", "open"), ([0.4, 0.5, 0.6], "shown", "shown"),
+        ([0.1, 0.2, 0.3], "refuted", "shown"), ([0.4, float("nan"), 0.6], "refuted", "refuted"),
+    ):  # fmt: skip
+        difference = paired_difference(values, [0.0] * len(values))
+        assert (mean_at_least(difference, 0.45), mean_at_most(difference, 0.55)) == (high, low)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["hard-batches", "caption-batches", "code-search", "memorised-pairs", "message-translations",
+     "miss-law", "picture-batches", "finetuned-batches"],
+)  # fmt: skip
+def test_two_seeds_of_our_own_claims_decide_nothing(name):
+    file = Path(__file__).parents[2] / "results" / "small" / name / "rows.jsonl"
+    rows = [row for line in kept_lines(file).values() for row in line["rows"]]
+    judge = registry.claim(name).judge
+    assert judge(rows).outcome != "inconclusive"
+    assert judge([row for row in rows if row["seed"] < 2]).outcome == "inconclusive"
 
 
 @pytest.mark.parametrize(("values", "same", "not_lower"), [

@@ -9,7 +9,7 @@ from eigenbatch_paper import law
 
 def store(folder, claim, rows):
     (folder / claim).mkdir(parents=True)
-    lines = [json.dumps({"rows": [row]}) for row in rows]
+    lines = [json.dumps({"chunk": str(i), "rows": [row]}) for i, row in enumerate(rows)]
     (folder / claim / "rows.jsonl").write_text("\n".join(lines))
 
 

@@ -7,7 +7,7 @@ from eigenbatch_paper.caption_runs import compute_head, head_chunk, needs
 from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
 from eigenbatch_paper.pair_runs import SEEDS
 from eigenbatch_paper.training_facts import grouped
-from eigenbatch_paper.verdict import Verdict, decided, effect
+from eigenbatch_paper.verdict import Verdict, decided, effect, mean_at_least
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,7 @@ def judge(rows: list[Row]) -> Verdict:
     best = max(0.0, *(one.mean for one in gains.values()))
     main = {"neighbours-4 gain": effect(gains["neighbours-4"])}
     rest = {
-        "auto is within 0.5 points of the best": gains["auto"].mean >= best - 0.005,
+        "auto is within 0.5 points of the best": mean_at_least(gains["auto"], best - 0.005),
         "diverse batches lose": effect(facts.gain(random, groups["greedy-64"])),
     }
     measured = ", ".join(f"{name} {facts.interval(one, 'points')}" for name, one in gains.items())

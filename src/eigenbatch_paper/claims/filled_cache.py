@@ -6,7 +6,15 @@ from eigenbatch_paper import pair_facts as facts
 from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
 from eigenbatch_paper.pair_runs import EPOCHS, FILL, SEEDS, compute, needs, pair_chunk
 from eigenbatch_paper.training_facts import grouped
-from eigenbatch_paper.verdict import Finding, Verdict, decided, effect, no_loss
+from eigenbatch_paper.verdict import (
+    Finding,
+    Verdict,
+    decided,
+    effect,
+    mean_at_least,
+    mean_at_most,
+    no_loss,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,12 +54,14 @@ def judge(rows: list[Row]) -> Verdict:
         gains = {name: facts.gain(groups[name], random) for name in list(POLICIES)[1:]}
         if n == min(EPOCHS):
             main[f"n={n}: ends higher than without the pass"] = effect(added)
-            main[f"n={n}: at most {MOST_STEPS:.0%} of Random's steps"] = steps.mean <= MOST_STEPS
+            main[f"n={n}: at most {MOST_STEPS:.0%} of Random's steps"] = mean_at_most(
+                steps, MOST_STEPS
+            )
         else:
             main[f"n={n}: loses nothing"] = no_loss(added, within=0.003)
         best = max(0.0, *(one.mean for one in gains.values()))
-        rest[f"n={n}: auto is within 0.5 points of the best"] = (
-            gains["auto, filled"].mean >= best - 0.005
+        rest[f"n={n}: auto is within 0.5 points of the best"] = mean_at_least(
+            gains["auto, filled"], best - 0.005
         )
         measured.append(
             f"n={n}: final MRR over Random's: "

@@ -6,7 +6,7 @@ from eigenbatch_paper import pair_facts as facts
 from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
 from eigenbatch_paper.pair_runs import EPOCHS, SEEDS, compute, needs, pair_chunk
 from eigenbatch_paper.training_facts import grouped
-from eigenbatch_paper.verdict import Verdict, decided
+from eigenbatch_paper.verdict import Verdict, decided, effect, mean_at_least, mean_at_most
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,15 +36,17 @@ def judge(rows: list[Row]) -> Verdict:
         steps = facts.share(groups["neighbours-4"], random, "steps")
         times = facts.share(groups["neighbours-4"], random, "times")
         most_steps, most_time, least_gain = BARS[n]
-        main[f"n={n}: at most {most_steps:.0%} of the steps"] = steps.mean <= most_steps
+        main[f"n={n}: at most {most_steps:.0%} of the steps"] = mean_at_most(steps, most_steps)
         if most_time is not None:
-            main[f"n={n}: at most {most_time:.0%} of the time"] = times.mean <= most_time
-        main[f"n={n}: at least {100 * least_gain:+.0f} points of MRR"] = (
-            gains["neighbours-4"].mean >= least_gain
+            main[f"n={n}: at most {most_time:.0%} of the time"] = mean_at_most(times, most_time)
+        main[f"n={n}: at least {100 * least_gain:+.0f} points of MRR"] = mean_at_least(
+            gains["neighbours-4"], least_gain
         )
         best = max(0.0, *(one.mean for one in gains.values()))
-        rest[f"n={n}: auto is within 0.5 points of the best"] = gains["auto"].mean >= best - 0.005
-        rest[f"n={n}: diverse batches lose"] = gains["greedy-64"].high < 0
+        rest[f"n={n}: auto is within 0.5 points of the best"] = mean_at_least(
+            gains["auto"], best - 0.005
+        )
+        rest[f"n={n}: diverse batches lose"] = effect(facts.gain(random, groups["greedy-64"]))
         measured.append(
             f"n={n}: neighbours-4 {facts.reaching(groups['neighbours-4'], random)}, auto "
             f"{facts.reaching(groups['auto'], random)}; final MRR "

@@ -9,7 +9,7 @@ from eigenbatch_paper.caption_runs import CAPTIONS
 from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
 from eigenbatch_paper.pair_runs import DATA, SEEDS, compute, pair_chunk
 from eigenbatch_paper.training_facts import grouped
-from eigenbatch_paper.verdict import Verdict, decided, effect, no_loss
+from eigenbatch_paper.verdict import Verdict, decided, effect, mean_at_least, no_loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,8 +56,8 @@ def judge(rows: list[Row]) -> Verdict:
             for arm in autos
         },
         {
-            f"{arm} is within 0.5 points of the best on translations": (
-                translations[arm].mean >= best - MARGIN
+            f"{arm} is within 0.5 points of the best on translations": mean_at_least(
+                translations[arm], best - MARGIN
             )
             for arm in autos
         },
