@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 from eigenbatch import EmbeddingCache, Greedy, SpectralBatchSampler
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ParameterError, RunError
+from eigenbatch.integrations.sentence_transformers import HardBatches
 from eigenbatch.integrations.transformers import SpectralTrainerCallback
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.stopping import StopOn
@@ -204,6 +206,14 @@ def test_an_output_without_embedding_raises_only_in_strict_mode(
     assert 'the model returned no "sentence_embedding"' in caplog.text
     with pytest.raises(ParameterError, match="give the callback embedding="):
         step(SpectralMonitor(1 / SCALE, strict=True))
+
+
+def test_batches_that_are_split_over_gpus_in_one_process_are_refused() -> None:
+    two = SimpleNamespace(n_gpu=2)
+    model = tiny_model()
+    for callback in (SpectralTrainerCallback(SpectralMonitor(0.1)), HardBatches(model, Greedy())):
+        with pytest.raises(ParameterError, match=r"2 GPUs .* torchrun --nproc_per_node=2"):
+            callback.on_train_begin(two, TrainerState(), None, model=model)
 
 
 def test_skipped_steps_capture_nothing(tmp_path: Path) -> None:

@@ -80,6 +80,18 @@ def refused_updates(rank):
     return {"heard": heard, "known": int(cache.filled.sum())}
 
 
+def refused_types(rank):
+    """The same when rank 1 gives what is no tensor: it is told so itself."""
+    cache, heard = EmbeddingCache(6, 8, towers=2), []
+    z, array = random_rows(1), random_rows(1).numpy()
+    for bad in (([1], array, z), ([1], z, array), (["one"], z, z)):
+        try:
+            cache.update_synchronized(*(bad if rank == 1 else ([rank], z, z)))
+        except (TypeError, ValueError) as error:
+            heard.append(type(error).__name__)
+    return {"heard": heard, "known": int(cache.filled.sum())}
+
+
 def shared_file(directory):
     """Both processes open one file, whoever creates it."""
     cache = EmbeddingCache(6, 8, path=directory / "shared.bin")
@@ -99,6 +111,7 @@ def work(rank, directory):
     results["towers"] = two_tower_update(rank)
     results["mixed"] = {str(dtype): mixed_update(rank, dtype) for dtype in MIXED}
     results["refused"] = refused_updates(rank)
+    results["refused types"] = refused_types(rank)
     results["shared"] = shared_file(directory)
     torch.save(results, directory / f"{rank}.pt")
     dist.destroy_process_group()
@@ -170,6 +183,13 @@ def test_a_mistake_of_one_process_is_heard_by_all_and_changes_nothing(both):
     ]
     assert "rank 1 has 2 ids and embeddings of shape (1, 8)" in first["heard"][0][1]
     assert first["known"] == 0
+
+
+def test_no_process_waits_for_one_that_gave_another_type(both):
+    first, second = (results["refused types"] for results in both)
+    assert first["heard"] == ["ShapeError"] * 3
+    assert second["heard"] == ["ArgumentTypeError"] * 3
+    assert first["known"] == second["known"] == 0
 
 
 def test_processes_can_share_one_mapped_file(both):

@@ -93,6 +93,7 @@ def test_settings_without_effect_or_sense_are_refused(settings, message):
         (["data=cifar10"], "cifar10 needs --data-dir"),
         (["data=cifar10", "data.directory=/nowhere"], "/nowhere does not exist"),
         (["data=pairs"], "data.first and data.second"),
+        (["method=moco", "batches.selector=auto"], "those of moco come from its queue"),
         (["method=clip"], "clip does not train on data digits: choose data from pairs"),
         (["method=moco", "method.key_groups=8", "batches.batch_size=8"], "8 parts of 8 images"),
         (

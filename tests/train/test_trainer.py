@@ -566,11 +566,10 @@ def test_a_run_of_auto_that_stays_random_is_that_of_random_bit_for_bit(tmp_path,
     assert ends[0] == ends[1]
 
 
-@pytest.mark.parametrize(("method", "layout"), [("simclr", "paired"), ("moco", "cross")])
-def test_auto_predicts_the_miss_of_the_loss_that_is_trained(method, layout):
-    run = small("batches.selector=auto", f"method={method}", "batches.guard=0.9")
+def test_auto_predicts_the_miss_of_the_loss_that_is_trained():
+    run = small("batches.selector=auto", "method=simclr", "batches.guard=0.9")
     selector = assemble(run, SingleCPU()).sampler.selector
-    assert selector.selector.layout == layout
+    assert selector.selector.layout == "paired"
 
 
 @pytest.mark.parametrize("guard", ["none", "0.999"])

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eigenbatch.errors import ShapeError
+from eigenbatch.errors import ParameterError, ShapeError
 
 LABELS = {"label", "labels", "score", "scores"}
 """Columns that sentence-transformers takes for labels."""
@@ -41,6 +41,17 @@ class _Encoded:
     rows: Tensor | Exception  # why there are none
     inputs: Any
     with_gradients: bool
+
+
+def check_not_split(args: Any) -> None:
+    """Raise if the Trainer splits every batch over the GPUs of this process."""
+    count = getattr(args, "n_gpu", 0)
+    if count > 1:
+        raise ParameterError(
+            f"the Trainer splits each batch over {count} GPUs in one process (nn.DataParallel), so "
+            f"that embeddings come in pieces: start it with torchrun --nproc_per_node={count}, or "
+            "show it one GPU (CUDA_VISIBLE_DEVICES=0)"
+        )
 
 
 class Captured:

@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler
 from eigenbatch.checks import check_callable, check_choice, check_flags, described, whole
 from eigenbatch.errors import ArgumentTypeError, ParameterError
 from eigenbatch.integrations.carried import Refresher, with_direction
-from eigenbatch.integrations.columns import LABELS, joined
+from eigenbatch.integrations.columns import LABELS, check_not_split, joined
 from eigenbatch.integrations.drawn_batches import DrawnBatches, drawn_batches_of
 from eigenbatch.missing import missing
 from eigenbatch.processes import rank_and_world
@@ -132,6 +132,7 @@ class HardBatches(TrainerCallback):
         self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any
     ) -> None:
         """Choose the batches of the training data, hook the model, continue from a checkpoint."""
+        check_not_split(args)
         self._release()
         self._prompts = getattr(args, "prompts", None)
         self._tasks = getattr(args, "router_mapping", None) or {}

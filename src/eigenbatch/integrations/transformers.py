@@ -12,7 +12,7 @@ from eigenbatch.checks import check_callable, described
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 from eigenbatch.integrations.carried import Carried, RunRecord
-from eigenbatch.integrations.columns import Captured, encoded_columns
+from eigenbatch.integrations.columns import Captured, check_not_split, encoded_columns
 from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.missing import missing
 from eigenbatch.monitor.monitor import SpectralMonitor
@@ -126,6 +126,7 @@ class SpectralTrainerCallback(TrainerCallback):
 
         Without a saved state in the checkpoint at least the steps go on.
         """
+        check_not_split(args)
         self._release()
         if state.global_step:
             saved = _state_file(args, state)

@@ -21,7 +21,7 @@ from eigenbatch.sampling.cache_arguments import (
 from eigenbatch.sampling.cache_state import checked_state, checked_visits
 from eigenbatch.sampling.filling import Embed, Progress, fill
 from eigenbatch.sampling.mapped import VERSION, Layout, MappedRows
-from eigenbatch.sampling.replicas import gathered
+from eigenbatch.sampling.replicas import gathered, refuse
 from eigenbatch.sampling.working import LIMIT, WorkingCopy
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -228,10 +228,17 @@ class EmbeddingCache:
         """
         check_type(group, (dist.ProcessGroup, type(None)), "group")
         if initialized():
-            check_tensor(z, "z")
+            try:
+                check_tensor(z, "z")
+                if second is not None:
+                    check_tensor(second, "second")
+                ids = ids_tensor(ids)
+            except Exception:
+                refuse(group)
+                raise
             if second is not None and second.shape == z.shape:
                 z = torch.cat([z, second], dim=1)  # otherwise too narrow, which raises in all
-            ids, z = gathered(ids_tensor(ids), z, self.towers * self.dim, group)
+            ids, z = gathered(ids, z, self.towers * self.dim, group)
             z, second = z.chunk(2, dim=1) if self.towers == 2 else (z, None)
         self.update(ids, z, second, trained=trained)
 

@@ -42,6 +42,11 @@ def gathered(
     )
 
 
+def refuse(group: dist.ProcessGroup | None = None) -> None:
+    """Tell the processes in `gathered` that this one has nothing to send: they raise, too."""
+    all_gather(torch.tensor([-1, -1, -1, 0]), group)
+
+
 def _length(ids: Tensor) -> int:
     integers = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
     return len(ids) if ids.ndim == 1 and integers else -1

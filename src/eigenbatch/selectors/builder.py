@@ -129,8 +129,8 @@ class BatchBuilder:
         row = self._candidates[best]
         if size:
             score = self._squares[best] / size
-            trace = torch.tensor(self._trace, dtype=torch.float64, device=score.device)
-            self._trace = trace_after_adding(trace, size, score).item()
+            trace = torch.tensor(self._trace, dtype=torch.float64)
+            self._trace = trace_after_adding(trace, size, score.cpu()).item()
         else:
             self._trace = 1.0
         self._batch[size] = row

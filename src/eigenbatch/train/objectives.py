@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from eigenbatch.core.precision import accumulated
 from eigenbatch.errors import ParameterError
 
 
@@ -92,9 +93,9 @@ class DistanceWeighted:
 
     def weights(self, cosines: Tensor, dim: int) -> Tensor:
         """(b, K) sampling weights, largest one."""
-        distance = (2 - 2 * cosines.double()).clamp(min=0).sqrt()
+        distance = (2 - 2 * accumulated(cosines)).clamp(min=0).sqrt()
         distance = distance.clamp(self.closest, 2 - 1e-6)
-        least = _log_density(cosines.new_tensor(self.closest, dtype=torch.float64), dim)
+        least = _log_density(distance.new_tensor(self.closest), dim)
         log_density = _log_density(distance, dim).clamp(min=least)
         return (log_density.amin(1, keepdim=True) - log_density).exp()
 

@@ -77,6 +77,12 @@ class Run(Config):
                 f"batches.fill_step={self.batches.fill_step} does nothing where "
                 "batches.fill_cache=false: set that to true, or batches.fill_step=0"
             )
+        if self.batches.towers == 2 and self.method.queued:
+            raise ParameterError(
+                f"batches.selector={self.batches.selector} predicts how hard the negatives of a "
+                f"batch are, but those of {self.method.kind} come from its queue: choose another "
+                "selector, such as random or neighbours-4"
+            )
         held_out = self.data.held_out if isinstance(self.data, PairsConfig) else 0
         if 0 < held_out < self.batches.batch_size:
             raise ParameterError(

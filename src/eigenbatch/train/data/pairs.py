@@ -144,10 +144,10 @@ def retrieval_ranks(queries: Tensor, keys: Tensor) -> Tensor:
     """(n,) rank of key i for query i among all keys, 1 is best; ties count half."""
     ranks = []
     for start in range(0, len(queries), 1024):
-        scores = (queries[start : start + 1024] @ keys.T).double()  # (b, n)
+        scores = queries[start : start + 1024] @ keys.T  # (b, n)
         own = scores.diagonal(start)[:, None]  # (b, 1)
         better = (scores > own).sum(1) + ((scores == own).sum(1) - 1) / 2
-        ranks.append(1 + better.double())
+        ranks.append(1 + better.cpu().double())  # not every device has float64
     return torch.cat(ranks)
 
 

@@ -31,6 +31,7 @@ class MethodConfig(Config):
     pairs: ClassVar[bool] = False  # whether both sides of a pair have an encoder of their own
     labels: ClassVar[bool] = False  # whether it learns from labels
     layout: ClassVar[Literal["paired", "cross"]] = "cross"  # how the loss contrasts both views
+    queued: ClassVar[bool] = False  # whether negatives come from a queue
 
     tau: Positive = 0.2
     dim: Width = 128
@@ -102,6 +103,8 @@ class MoCoConfig(MethodConfig, name="moco"):
             norms use other samples than those of the query encoder. This replaces ShuffleBN,
             which needs several devices: 8 parts are published MoCo's 8 devices.
     """
+
+    queued: ClassVar[bool] = True
 
     queue_size: Annotated[int, Range(1, 2**24)] = 4096
     momentum: Share = 0.999
