@@ -15,6 +15,11 @@ def rank_and_world() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if initialized() else (0, 1)
 
 
+def in_any_process(fact: bool) -> bool:
+    """Whether it is so in at least one process; all of them must ask."""
+    return bool(all_reduce(torch.tensor([int(fact)])).item()) if initialized() else fact
+
+
 def sending_device(wanted: torch.device, group: dist.ProcessGroup | None = None) -> torch.device:
     """The device itself if the group can send from there; NCCL, for one, sends from GPUs only."""
     able = [one.partition(":")[0] for one in dist.get_backend_config(group).split(",")]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import pytest
@@ -206,6 +207,38 @@ def test_a_stopped_run_says_why_in_its_record(tmp_path: Path) -> None:
     lines = lines_of(tmp_path / "run")
     assert "collapsing (sigma-hat" in lines[-1]["stopped"]
     assert {one["name"] for line in lines for one in line.get("diagnoses", [])} >= {"collapsing"}
+
+
+def test_the_recorded_loss_is_not_divided_for_accumulation(tmp_path: Path) -> None:
+    losses = []
+    for accumulate in (1, 4):
+        torch.manual_seed(0)
+        module, run = SimCLR(), tmp_path / str(accumulate)
+        callback = SpectralCallback(SpectralMonitor(TAU, every=100, quiet=True), record=run)
+        fit(module, callback, tmp_path, accumulate_grad_batches=accumulate)
+        losses.append(next(line["loss"] for line in lines_of(run) if "loss" in line))
+    assert losses[0] == pytest.approx(losses[1])
+
+
+@pytest.mark.parametrize("layout", [Contrast.cross, Contrast.paired])
+def test_a_monitor_that_reads_all_processes_takes_the_named_layouts(tmp_path, layout) -> None:
+    taken = []
+    monitor = SpectralMonitor(TAU, every=5, strict=True, sync=True)
+    fit(SimCLR(), SpectralCallback(monitor, layout=layout, sinks=[taken.append]), tmp_path)
+    assert (taken[0].towers is not None) == (layout == Contrast.cross)
+    with pytest.raises(ParameterError, match="sync=True gathers two views or two towers"):
+        SpectralCallback(monitor, layout=lambda a, b: Contrast.cross(b, a))
+
+
+def test_a_sampler_that_lightning_would_replace_is_refused() -> None:
+    sampler = SpectralBatchSampler(EmbeddingCache(8, 4), 4, Greedy())
+    callback = SpectralCallback(SpectralMonitor(TAU), sampler=sampler)
+    connector = SimpleNamespace(use_distributed_sampler=True)
+    trainer = SimpleNamespace(world_size=2, _accelerator_connector=connector)
+    with pytest.raises(ParameterError, match=r"2 processes: .*use_distributed_sampler=False"):
+        callback.setup(trainer, None, "fit")
+    connector.use_distributed_sampler = False
+    callback.setup(trainer, None, "fit")
 
 
 def test_a_finished_run_is_recorded_whole(tmp_path: Path) -> None:

@@ -39,11 +39,16 @@ def test_json_lines_hold_every_scalar_of_every_reading(tmp_path: Path) -> None:
         assert line["diagnoses"] == [asdict(one) for one in reading.diagnoses]
 
 
-def test_json_lines_are_appended_to_an_earlier_run(tmp_path: Path) -> None:
+def test_json_lines_are_appended_to_an_earlier_run(tmp_path: Path, caplog) -> None:
     path = tmp_path / "readings.jsonl"
     for reading in readings(2):
         JsonLines(path)(reading)
     assert len(path.read_text().splitlines()) == 2
+    assert "is appended" not in caplog.text
+    again = JsonLines(path)
+    for reading in readings(2):
+        again(reading)
+    assert caplog.text.count("holds readings up to step 1, and step 0 is appended") == 1
 
 
 def test_tensorboard_receives_scalars_and_the_diagnosis(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from sentence_transformers.sentence_transformer.modules.tokenizer import Whitesp
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from torch import nn
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from eigenbatch import EmbeddingCache, Greedy, SpectralBatchSampler
@@ -206,6 +207,28 @@ def test_an_output_without_embedding_raises_only_in_strict_mode(
     assert 'the model returned no "sentence_embedding"' in caplog.text
     with pytest.raises(ParameterError, match="give the callback embedding="):
         step(SpectralMonitor(1 / SCALE, strict=True))
+
+
+def test_one_call_may_make_both_embeddings(tmp_path: Path) -> None:
+    taken, z = [], torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
+    model = nn.Identity()
+    callback = SpectralTrainerCallback(
+        SpectralMonitor(0.1, every=1, strict=True), sinks=[taken.append],
+        embedding=lambda out: (out.image_embeds, out.text_embeds),
+    )  # fmt: skip
+    state = TrainerState()
+    callback.on_train_begin(None, state, None, model=model)
+    model(SimpleNamespace(image_embeds=z[0], text_embeds=z[1]))
+    callback.on_step_end(None, state, None)
+    alone = SpectralMonitor(0.1, every=1, strict=True)(*z, layout="cross")
+    assert taken[0].scalars() == alone.scalars()
+
+
+def test_a_monitor_that_reads_all_processes_is_taken(tmp_path: Path) -> None:
+    taken = []
+    monitor = SpectralMonitor(1 / SCALE, every=3, strict=True, sync=True)
+    train(SpectralTrainerCallback(monitor, sinks=[taken.append]), tmp_path)
+    assert [reading.towers is not None for reading in taken] == [True, True]
 
 
 def test_batches_that_are_split_over_gpus_in_one_process_are_refused() -> None:

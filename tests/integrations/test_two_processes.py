@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from eigenbatch import EmbeddingCache, Neighbours, SpectralMonitor, StopOn
 from eigenbatch.integrations.accelerate import SpectralWatch
+from eigenbatch.integrations.carried import StopTogether
 from eigenbatch.integrations.sentence_transformers import HardBatches
 
 pytestmark = pytest.mark.slow
@@ -66,6 +67,17 @@ def watched(rank, directory):
     }
 
 
+def stopped(rank):
+    """The steps at which each process stops, and why, if only rank 1 has a finding."""
+    monitor, stop = SpectralMonitor(0.2, every=1, quiet=True), StopTogether(StopOn("collapsing"))
+    generator = torch.Generator().manual_seed(rank)
+    healthy = torch.nn.functional.normalize(torch.randn(2, PAIRS, DIM, generator=generator), dim=2)
+    for step in range(9):
+        if stop(monitor(*(views() if rank == 1 else healthy))):
+            return {"step": step, "reason": stop.reason}
+    return None
+
+
 class Words(nn.Module):
     """As a SentenceTransformer: samples of one group start close to each other."""
 
@@ -98,8 +110,9 @@ def begun(directory, step=0, *, size=SIZE):
     return model, hard, sampler, loader, args, state
 
 
-def steps(model, hard, loader, state):
+def steps(model, hard, loader, state, epoch):
     """Ids that this process trains on, step by step."""
+    loader.set_epoch(epoch)
     for ids in loader:
         for _ in range(2):
             model({"ids": ids})
@@ -111,16 +124,21 @@ def steps(model, hard, loader, state):
 def trained(directory):
     """Ids that this process trains on, epoch by epoch, and all that were drawn in the last."""
     model, hard, sampler, loader, _, state = begun(directory)
-    epochs = [list(steps(model, hard, loader, state)) for _ in range(EPOCHS)]
+    epochs = [list(steps(model, hard, loader, state, epoch)) for epoch in range(EPOCHS)]
     hard.on_train_end(None, state, None)
-    return {"epochs": epochs, "drawn": sampler.drawn, "cached": hard.cache.get(torch.arange(SIZE))}
+    return {
+        "epochs": epochs,
+        "drawn": sampler.drawn,
+        "epoch": sampler.chosen.epoch,
+        "cached": hard.cache.get(torch.arange(SIZE)),
+    }
 
 
 def completed(directory, size):
     """Least cosine of a cached row and its own, where accelerate completes the last batches."""
     model, hard, _, loader, _, state = begun(directory, size=size)
-    for _ in range(2):
-        list(steps(model, hard, loader, state))
+    for epoch in range(2):
+        list(steps(model, hard, loader, state, epoch))
     hard.on_train_end(None, state, None)
     known = hard.cache.filled.nonzero().squeeze(1)
     own = torch.nn.functional.normalize(model.rows.detach()[known])
@@ -130,10 +148,10 @@ def completed(directory, size):
 def interrupted(directory, *stops):
     """As `trained`, with two epochs; in the second the training is saved and resumed at `stops`."""
     model, hard, _, loader, args, state = begun(directory)
-    first = list(steps(model, hard, loader, state))
+    first = list(steps(model, hard, loader, state, 0))
     second = []
     for stop in (*stops, SIZE // BATCH // 2):
-        for ids in steps(model, hard, loader, state):
+        for ids in steps(model, hard, loader, state, 1):
             second.append(ids)
             if len(second) == stop:
                 break
@@ -144,7 +162,6 @@ def interrupted(directory, *stops):
         if stop in stops:
             model, hard, _, loader, args, state = begun(directory, state.global_step)
             loader = skip_first_batches(loader, stop)
-            loader.set_epoch(1)
     return {"epochs": [first, second], "cached": hard.cache.get(torch.arange(SIZE))}
 
 
@@ -159,6 +176,7 @@ def work(rank, port, directory):
     }
     results = {
         "watch": watched(rank, directory),
+        "stopped": stopped(rank),
         "hard": trained(directory),
         "whole": interrupted(directory / "whole"),
         "parts": interrupted(directory / "parts", 2, 3),
@@ -186,6 +204,13 @@ def test_every_process_reads_the_whole_batch_and_stops_at_the_same_step(both):
     assert both[0]["watch"]["step"] == both[1]["watch"]["step"] == 4
 
 
+def test_a_finding_in_one_process_stops_all_at_the_same_step(both):
+    first, second = (results["stopped"] for results in both)
+    assert first["step"] == second["step"] == 2
+    assert first["reason"] == "a finding in another process, whose log has it"
+    assert "collapsing" in second["reason"]
+
+
 def test_only_the_first_process_speaks_and_says_a_finding_once(both):
     said, silent = (results["watch"]["heard"] for results in both)
     assert sum("critical: collapsing" in text for text in said) == 1
@@ -206,6 +231,7 @@ def test_hard_batches_are_drawn_alike_and_shared_out(both):
     for ours, theirs in zip(first["epochs"], second["epochs"], strict=True):
         together = [i for batch in ours + theirs for i in batch]
         assert sorted(together) == list(range(SIZE))  # disjoint, and every sample once
+    assert first["epoch"] == second["epoch"] == EPOCHS - 1  # accelerate passes it on
     assert first["epochs"][-1] == first["drawn"][::2]
     assert second["epochs"][-1] == first["drawn"][1::2]
 

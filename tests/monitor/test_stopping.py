@@ -56,6 +56,7 @@ def test_other_diagnoses_do_not_stop() -> None:
     [
         (("collapsd",), 1, r"no finding is called \['collapsd'\]"),
         ((), 1, "at least one finding"),
+        (("healthy",), 1, "it cannot stop a run"),
         (("easy batches",), 1, "are remarks, never warnings"),
         (("collapsing",), 0, "patience of at least 1"),
     ],

@@ -200,6 +200,13 @@ def test_your_own_training_is_compared_in_pairs(tmp_path):
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
 
 
+def test_no_time_is_saved_where_the_baseline_never_gets_there(tmp_path):
+    result = compare(trained, {"random": 0.0, "better": 0.2}, 3, tmp_path, target=0.85)
+    saved = result.entries[1].time_saved
+    assert math.isnan(saved.mean)
+    assert not saved.significant
+
+
 def test_every_run_begins_with_the_selector_as_it_was_given(tmp_path):
     begun = []
 

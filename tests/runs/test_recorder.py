@@ -15,7 +15,7 @@ from eigenbatch import Recorder, SpectralMonitor
 from eigenbatch.errors import ArgumentTypeError, ParameterError, RunError
 from eigenbatch.integrations.sinks import JsonLines
 from eigenbatch.report.build import build
-from eigenbatch.runs import RunDirectory, find_runs, read_run
+from eigenbatch.runs import RunDirectory, commit, find_runs, read_run, write_atomically
 from small_runs import small, start
 
 
@@ -240,6 +240,35 @@ def test_where_there_is_no_run_nothing_is_resumed(tmp_path):
 def test_config_must_be_a_mapping_or_a_dataclass(tmp_path):
     with pytest.raises(RunError, match="mapping or a dataclass, got str"):
         Recorder(tmp_path / "run", config="lr=1")
+
+
+def test_of_two_processes_one_makes_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(RunDirectory, "check_free", lambda self: None)  # both look, then both write
+    Recorder(tmp_path, config={"rank": 0})
+    with pytest.raises(RunError, match="only rank 0 may record"):
+        Recorder(tmp_path, config={"rank": 1})
+    assert RunDirectory(tmp_path).read_manifest()["config"] == {"rank": 0}
+
+
+def test_the_commit_of_a_run_is_that_of_the_users_project(tmp_path, monkeypatch):
+    for words in (["init", "-q"], ["-c", "user.name=u", "-c", "user.email=e", "commit", "-q",
+                                   "--allow-empty", "-m", "first"]):  # fmt: skip
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    Recorder("run")
+    manifest = RunDirectory(tmp_path / "run").read_manifest()
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True
+    ).stdout
+    assert manifest["commit"] == head[:12]
+    assert manifest["eigenbatch_commit"] == commit() != manifest["commit"]
+
+
+def test_a_folder_is_not_overwritten_by_a_file(tmp_path):
+    (tmp_path / "page.html").mkdir()
+    with pytest.raises(RunError, match="is a folder"):
+        write_atomically(tmp_path / "page.html", b"page")
+    assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
 
 
 def test_two_recorders_cannot_hold_one_lock(tmp_path):

@@ -411,6 +411,21 @@ def test_a_forgotten_cache_update_is_said_once_after_an_epoch(caplog):
     assert "call cache.update(ids, z)" in said[0]
 
 
+def test_a_forgotten_set_epoch_is_said_once(caplog):
+    sampler = SpectralBatchSampler(filled_cache(40), 12, Greedy(), drop_last=True)
+    passes = [list(sampler) for _ in range(3)]
+    assert passes[0] == passes[1]
+    assert caplog.text.count("epoch 0 begins a second time") == 1
+    resumed = SpectralBatchSampler(filled_cache(40), 12, Greedy(), drop_last=True)
+    caplog.clear()
+    next(iter(resumed))
+    resumed.load_state_dict(resumed.state_dict(1))
+    list(resumed)
+    resumed.set_epoch(1)
+    list(resumed)
+    assert not caplog.text
+
+
 def test_random_batches_and_updated_caches_are_not_warned_about(caplog):
     cache = EmbeddingCache(40, 4)
     for selector in (Random(), Greedy()):

@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import pytest
 import torch
@@ -102,6 +103,17 @@ def test_an_update_counts_once_and_held_out_pairs_count_more():
     told = selector.held_out(easy, easy, 32)
     observed(selector, hard, 1, first=2)
     assert selector.unseen_miss == told < selector.easy
+
+
+def test_updates_with_parts_of_batches_are_said_once():
+    selector, rows = Auto(TAU), pairs(0.5).rows
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for update in range(1, 40):
+            size = 64 if update < 20 else 16
+            selector.observe_training((rows[:size], torch.ones(size), update), 64)
+            assert len(said) == (update >= 27)
+    assert "16 rows or so of batches of 64" in str(said[0].message)
 
 
 def test_rows_and_visits_that_do_not_match_are_refused():

@@ -28,6 +28,13 @@ def test_a_new_kind_keeps_the_settings_that_both_have():
     assert run.method.queue_size == 4096
 
 
+def test_settings_that_fit_only_together_come_in_any_order():
+    texts = ["batches.pool_size=64", "batches.batch_size=32"]
+    assert override(Run(), texts) == override(Run(), texts[::-1])
+    with pytest.raises(ParameterError, match="pool_size must be at least batch_size, got 16 < 32"):
+        override(Run(), ["batches.pool_size=16", "batches.batch_size=32"])
+
+
 def test_texts_become_the_type_of_the_field():
     run = override(
         Run(),

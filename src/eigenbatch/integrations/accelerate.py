@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eigenbatch.checks import check_type
 from eigenbatch.errors import ParameterError
-from eigenbatch.integrations.carried import Carried, RunRecord
+from eigenbatch.integrations.carried import Carried, RunRecord, StopTogether
 from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.missing import missing
 from eigenbatch.monitor.batch import Layout
@@ -73,7 +73,7 @@ class SpectralWatch:
                 "DataLoaderConfiguration(split_batches=True))"
             )
         self.monitor, self.should_stop = monitor, False
-        self._accelerator, self._sinks, self._stop_on = accelerator, sinks, stop_on
+        self._accelerator, self._sinks, self._stop = accelerator, sinks, StopTogether(stop_on)
         self._carried = Carried(monitor, cache, sampler)
         self._record = RunRecord(record if accelerator.is_main_process else None)
         self._say = get_logger("eigenbatch").warning  # in the main process only
@@ -113,17 +113,18 @@ class SpectralWatch:
                 raise ParameterError("a cache is refreshed by sample ids: pass ids=")
             gathered = self._accelerator.gather((ids, z1.detach(), z2.detach()))
             self._carried.refresh(*gathered, everywhere=True)
+        due = self.monitor.due
         reading = self.monitor(z1, z2, layout=layout, loss=loss, ids=ids)
         self._record.metrics(self._step, metrics)
+        if due and self._stop(reading):
+            self._say(f"stopping: {self._stop.reason}")
+            self.should_stop = True
         if reading is None:
             return None
         self._accelerator.log(reading.scalars(), step=self._step)
         self._record.reading(self._step, reading, **({} if loss is None else {"loss": loss}))
         for sink in self._sinks:
             sink(reading)
-        if self._stop_on is not None and self._stop_on(reading):
-            self._say(f"stopping: {self._stop_on.reason}")
-            self.should_stop = True
         return reading
 
     @property
@@ -159,7 +160,7 @@ class SpectralWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, _: Any
     ) -> None:
         """Close the record: finished, stopped by a finding, or by an error."""
-        reason = self._stop_on.reason if self._stop_on is not None else ""
+        reason = self._stop.reason
         if kind is not None:
             reason = f"{kind.__name__}: {error}".rstrip(": ")
         self._record.close(reason)

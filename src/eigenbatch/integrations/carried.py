@@ -1,7 +1,7 @@
 """What a callback carries besides the monitor: cache, sampler, probe and a record of the run."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eigenbatch.checks import check_type
-from eigenbatch.errors import RunError
+from eigenbatch.checks import check_callable, check_type
+from eigenbatch.core.contrast import Contrast
+from eigenbatch.errors import ParameterError, RunError
+from eigenbatch.monitor.batch import Layout
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.online_probe import OnlineProbe
 from eigenbatch.monitor.reading import Reading
+from eigenbatch.monitor.stopping import StopOn
+from eigenbatch.processes import in_any_process
 from eigenbatch.runs.directory import RunDirectory
 from eigenbatch.runs.record import is_whole
 from eigenbatch.runs.recorder import OWN, Recorder
@@ -57,6 +61,47 @@ def with_direction(*towers: Tensor) -> Tensor:
     """(n,) True where the rows of all towers are finite and not zero."""
     lengths = torch.stack([rows.abs().amax(1) for rows in towers])  # (towers, n)
     return (lengths.isfinite() & (lengths > 0)).all(0)
+
+
+class StopTogether:
+    """`StopOn` for all processes: a finding in one of them stops all at the same step.
+
+    A process that stopped alone would leave the others waiting for it.
+    """
+
+    def __init__(self, stop_on: StopOn | None) -> None:
+        self._stop_on, self.reason = stop_on, ""
+
+    def __call__(self, reading: Reading | None) -> bool:
+        """Whether to stop; every process asks at each step whose reading is due."""
+        if self._stop_on is None or not in_any_process(self._stop_on(reading)):
+            return False
+        self.reason = self._stop_on.reason or "a finding in another process, whose log has it"
+        return True
+
+
+Arrange = Callable[[Tensor, Tensor], Contrast]
+LAYOUTS: dict[Arrange, Layout] = {Contrast.paired: "paired", Contrast.cross: "cross"}
+"""Those that a monitor can gather from several processes."""
+
+
+def check_layout(monitor: SpectralMonitor, layout: Arrange) -> None:
+    """Raise if it is none, or one that the monitor cannot gather."""
+    check_callable(layout, "layout", "Contrast.cross")
+    if monitor.sync and layout not in LAYOUTS:
+        raise ParameterError(
+            "sync=True gathers two views or two towers: give layout=Contrast.paired or "
+            "Contrast.cross, or a monitor with sync=False"
+        )
+
+
+def shown(
+    monitor: SpectralMonitor, layout: Arrange, views: Callable[[], tuple[Tensor, Tensor]]
+) -> Reading | None:
+    """What the monitor reads of two views."""
+    if (name := LAYOUTS.get(layout)) is not None:
+        return monitor(views=views, layout=name)
+    return monitor(contrast=lambda: layout(*views()))
 
 
 class Carried:

@@ -64,16 +64,25 @@ class Captured:
     def __len__(self) -> int:
         return len(self._found)
 
-    def add(self, embedding: Callable[[Any], Tensor], inputs: Any, output: Any) -> None:
-        """Keep the embeddings of a call. If `embedding` fails, `two_columns` will raise that."""
+    def add(
+        self,
+        embedding: Callable[[Any], Tensor | tuple[Tensor, Tensor]],
+        inputs: Any,
+        output: Any,
+    ) -> None:
+        """Keep the embeddings of a call, one or both; if that fails, `two_columns` will raise."""
         if len(self) >= 2 and any(one.with_gradients for one in self._found):
             return
+        found: list[Tensor | Exception]
         try:
-            rows: Tensor | Exception = embedding(output).detach()
+            made = embedding(output)
+            found = [one.detach() for one in (made if isinstance(made, tuple | list) else (made,))]
         except Exception as reason:
-            rows = reason
+            found = [reason]
         with_gradients = torch.is_grad_enabled()
-        self._found.append(_Encoded(rows=rows, inputs=inputs, with_gradients=with_gradients))
+        self._found += [
+            _Encoded(rows=rows, inputs=inputs, with_gradients=with_gradients) for rows in found
+        ]
 
     def clear(self) -> None:
         """Forget the step."""

@@ -1,7 +1,7 @@
 """The batches that a SentenceTransformerTrainer asks HardBatches for, and those it trained on."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,6 +12,15 @@ from eigenbatch.processes import rank_and_world
 from eigenbatch.sampling.sampler import SpectralBatchSampler
 
 logger = logging.getLogger("eigenbatch")
+
+
+class _RandomOrder(RandomSampler):
+    """Passes the epoch on: with several processes accelerate tells it to the innermost sampler."""
+
+    tell: Callable[[int], None]
+
+    def set_epoch(self, epoch: int) -> None:
+        self.tell(epoch)
 
 
 class DrawnBatches(BatchSampler):
@@ -31,7 +40,9 @@ class DrawnBatches(BatchSampler):
         generator: torch.Generator | None,
         seed: int,
     ) -> None:
-        super().__init__(RandomSampler(dataset, generator=generator), batch_size, drop_last)
+        order = _RandomOrder(dataset, generator=generator)
+        order.tell = self.set_epoch
+        super().__init__(order, batch_size, drop_last)
         self.dataset, self.seed, self._model = dataset, seed, model
         self.chosen: SpectralBatchSampler | None = None
         self.drawn: list[list[int]] = []  # of this epoch, since it began or was resumed

@@ -10,7 +10,7 @@ from torch import Tensor
 from eigenbatch.checks import check_callable, check_type
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ParameterError
-from eigenbatch.integrations.carried import Carried, RunRecord
+from eigenbatch.integrations.carried import Carried, RunRecord, StopTogether, check_layout, shown
 from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.missing import missing
 from eigenbatch.monitor.monitor import SpectralMonitor
@@ -101,17 +101,27 @@ class SpectralCallback(Callback):
         check_callable(embeddings, "embeddings", "a function of what training_step returned")
         check_callable(ids, "ids", "a function of what training_step returned")
         check_callable(labels, "labels", "a function of what training_step returned")
-        if layout is not None:
-            check_callable(layout, "layout", "Contrast.cross")
+        layout = Contrast.paired if layout is None else layout
+        check_layout(monitor, layout)
         check_type(name, str, "name")
         self.monitor, self._name = monitor, name
         self._embeddings, self._layout, self._ids = embeddings, layout, ids
-        self._sinks, self._stop_on, self._labels = sinks, stop_on, labels
+        self._sinks, self._stop, self._labels = sinks, StopTogether(stop_on), labels
         self._carried = Carried(monitor, cache, sampler, probe)
         self._batches: float = math.inf  # of an epoch of the trainer, which may limit them
         self._next: int | None = None  # epoch of the sampler that a resumed run begins with
         self._resumed = False  # until the first batch
         self._record = RunRecord(record)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse what Lightning would answer by a TypeError when it makes the loaders."""
+        connector = getattr(trainer, "_accelerator_connector", None)
+        replaces = getattr(connector, "use_distributed_sampler", False)
+        if self._carried.sampler is not None and trainer.world_size > 1 and replaces:
+            raise ParameterError(
+                f"Lightning puts its own sampler in place of yours for {trainer.world_size} "
+                "processes: pass Trainer(use_distributed_sampler=False)"
+            )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say findings beside the progress bar; begin the record.
@@ -150,12 +160,13 @@ class SpectralCallback(Callback):
             self._carried.refresh(self._ids(outputs), *self._embeddings(outputs))
         if self._carried.probe is not None:
             self._carried.judge(self._embeddings(outputs)[0], self._labels(outputs))
-        if (layout := self._layout) is None:
-            reading = self.monitor(views=lambda: self._embeddings(outputs))
-        else:
-            reading = self.monitor(contrast=lambda: layout(*self._embeddings(outputs)))
+        due = self.monitor.due
+        reading = shown(self.monitor, self._layout, lambda: self._embeddings(outputs))
         if reading is not None:
             self._tell(trainer, pl_module, reading, outputs)
+        if due and self._stop(reading):
+            pl_module.print(f"stopping: {self._stop.reason}")
+            trainer.should_stop = True
 
     def _tell(
         self, trainer: Trainer, pl_module: LightningModule, reading: Reading, outputs: Any
@@ -168,12 +179,11 @@ class SpectralCallback(Callback):
         for logger in trainer.loggers:
             logger.log_metrics(numbers, step=trainer.global_step)
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if pl_module.automatic_optimization and loss is not None:
+            loss = loss * trainer.accumulate_grad_batches  # Lightning has divided it
         self._record.reading(trainer.global_step, reading, loss=loss, **judged)
         for sink in self._sinks:
             sink(reading)
-        if self._stop_on is not None and self._stop_on(reading):
-            pl_module.print(f"stopping: {self._stop_on.reason}")
-            trainer.should_stop = True
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the user's metrics into the record."""
@@ -187,7 +197,7 @@ class SpectralCallback(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Close the record: finished, or stopped by a finding."""
-        self._record.close(self._stop_on.reason if self._stop_on is not None else "")
+        self._record.close(self._stop.reason)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException

@@ -4,6 +4,7 @@ The writer or run is the caller's own: a sink opens nothing that it does not clo
 """
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -14,11 +15,14 @@ from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.stopping import StopOn
 from eigenbatch.runs.record import check_regular
-from eigenbatch.runs.recorder import plain_values, reading_values
+from eigenbatch.runs.recorder import last_line, plain_values, reading_values
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
     from wandb import Run
+
+
+logger = logging.getLogger("eigenbatch")
 
 
 class Sink(Protocol):
@@ -49,13 +53,18 @@ class JsonLines:
         self._path = Path(path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         check_regular(self._path)
-        self._written = 0  # the step of readings that have none
+        self._written = 0  # readings, and the step of those that have none
 
     def __call__(self, reading: Reading) -> None:
         """Append one line; numbers that are not finite are left out."""
         check_type(reading, Reading, "reading")
         step = self._written if reading.step is None else reading.step
         line = {"step": step} | plain_values(reading_values(reading))
+        if not self._written and step <= (last := last_line(self._path).get("step", -1)):
+            logger.warning(
+                "%s holds readings up to step %d, and step %d is appended: if this is another run, "
+                "give it a file of its own", self._path, last, step,
+            )  # fmt: skip
         self._written += 1
         with self._path.open("a") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from eigenbatch.checks import check_callable, described
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
-from eigenbatch.integrations.carried import Carried, RunRecord
+from eigenbatch.integrations.carried import Carried, RunRecord, StopTogether, check_layout, shown
 from eigenbatch.integrations.columns import Captured, check_not_split, encoded_columns
 from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.missing import missing
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.online_probe import OnlineProbe
+from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.stopping import StopOn
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.sampler import SpectralBatchSampler
@@ -58,7 +59,8 @@ class SpectralTrainerCallback(TrainerCallback):
 
     Args:
         monitor: takes the readings.
-        embedding: from the model's output to its (rows, d) embeddings.
+        embedding: from the model's output to its (rows, d) embeddings; if one call makes both, as
+            in CLIP, to the pair `lambda out: (out.image_embeds, out.text_embeds)`.
         layout: how the two are contrasted.
         sinks: further places for readings.
         stop_on: ends training on a finding; the record then says why.
@@ -79,7 +81,7 @@ class SpectralTrainerCallback(TrainerCallback):
         self,
         monitor: SpectralMonitor,
         *,
-        embedding: Callable[[Any], Tensor] = sentence_embedding,
+        embedding: Callable[[Any], Tensor | tuple[Tensor, Tensor]] = sentence_embedding,
         layout: Callable[[Tensor, Tensor], Contrast] = Contrast.cross,
         sinks: Sequence[Sink] = (),
         stop_on: StopOn | None = None,
@@ -92,7 +94,7 @@ class SpectralTrainerCallback(TrainerCallback):
     ) -> None:
         check_callback(monitor, sinks, stop_on)
         check_callable(embedding, "embedding", "a function of the model's output")
-        check_callable(layout, "layout", "Contrast.cross")
+        check_layout(monitor, layout)
         for name, given in (("ids", ids), ("labels", labels)):
             if given is not None:
                 check_callable(given, name, "a function of the model's inputs")
@@ -101,7 +103,7 @@ class SpectralTrainerCallback(TrainerCallback):
         self.monitor = monitor
         self._embedding, self._layout = embedding, layout
         self._ids, self._labels = ids, labels
-        self._sinks, self._stop_on = sinks, stop_on
+        self._sinks, self._stop = sinks, StopTogether(stop_on)
         self._carried = Carried(monitor, cache, sampler, probe)
         self._record = RunRecord(record)
         self._trainer: Any = None
@@ -195,7 +197,7 @@ class SpectralTrainerCallback(TrainerCallback):
     ) -> None:
         """Leave the model as it was; close the record, which stays open to a resumed run."""
         self._release()
-        reason = self._stop_on.reason if self._stop_on is not None else ""
+        reason = self._stop.reason
         if not reason and state is not None and state.global_step < state.max_steps:
             reason = f"ended at step {state.global_step} of {state.max_steps}"
         self._record.close(reason)
@@ -220,10 +222,16 @@ class SpectralTrainerCallback(TrainerCallback):
     ) -> None:
         """Show the captured embeddings to the monitor."""
         self._use()
-        reading = self.monitor(contrast=self._contrast)
+        due = self.monitor.due
+        reading = shown(self.monitor, self._layout, self._two_embeddings)
         self._captured.clear()
-        if reading is None:
-            return
+        if reading is not None:
+            self._tell(state, reading)
+        if due and self._stop(reading):
+            logger.warning("stopping: %s", self._stop.reason)
+            control.should_training_stop = True
+
+    def _tell(self, state: TrainerState, reading: Reading) -> None:
         judged = self._carried.judged
         numbers = reading.scalars() | judged
         if self._trainer is not None:
@@ -233,9 +241,6 @@ class SpectralTrainerCallback(TrainerCallback):
         self._record.reading(state.global_step, reading, **judged)
         for sink in self._sinks:
             sink(reading)
-        if self._stop_on is not None and self._stop_on(reading):
-            logger.warning("stopping: %s", self._stop_on.reason)
-            control.should_training_stop = True
 
     def _capture(self, module: nn.Module, inputs: Any, named: dict[str, Any], output: Any) -> None:
         wanted = self.monitor.due or self._ids is not None or self._labels is not None
@@ -260,11 +265,11 @@ class SpectralTrainerCallback(TrainerCallback):
         self._hook = None
         self._captured.clear()
 
-    def _contrast(self) -> Contrast:
+    def _two_embeddings(self) -> tuple[Tensor, Tensor]:
         columns = self._captured.two_columns()
         if len(columns) < 2:
             raise ShapeError(
-                f"the model made {len(columns)} embeddings in this step, 2 are needed: "
-                "anchors and positives"
+                f"the model made {len(columns)} embeddings in this step, 2 are needed: anchors and "
+                "positives. If one call makes both, let embedding= return the pair"
             )
-        return self._layout(*columns)
+        return columns[0], columns[1]

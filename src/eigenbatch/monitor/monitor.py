@@ -123,6 +123,11 @@ class SpectralMonitor:
         """Whether the next call takes a reading."""
         return self._step % self._every == 0
 
+    @property
+    def sync(self) -> bool:
+        """Whether it reads the batch of all processes together."""
+        return self._sync
+
     def say_through(self, say: Say) -> None:
         """Say findings by this function of a text instead of the logger "eigenbatch"."""
         check_callable(say, "say", "print")

@@ -33,6 +33,8 @@ class StopOn:
         whole(patience, "patience")
         if unknown := sorted(set(names) - set(NAMES)):
             raise ParameterError(f"no finding is called {unknown}; the names are {NAMES}")
+        if "healthy" in names:
+            raise ParameterError('"healthy" is said where nothing is wrong: it cannot stop a run')
         if remarks := [rule.name for rule in RULES if rule.remark and rule.name in names]:
             raise ParameterError(f"{remarks} are remarks, never warnings: they cannot stop a run")
         if not names or patience < 1:

@@ -240,8 +240,8 @@ def load_comparison(
 
 def time_saved(run: Summary, baseline: Summary) -> float:
     """Share of the baseline's time to the target that a run saves; NaN if either missed it."""
-    ratio = run.seconds_to_target / baseline.seconds_to_target
-    return 1 - ratio if math.isfinite(ratio) else math.nan
+    needed, known = run.seconds_to_target, baseline.seconds_to_target
+    return 1 - needed / known if math.isfinite(needed) and math.isfinite(known) else math.nan
 
 
 def run_folder(path: str | Path, selector: str, seed: int) -> Path:

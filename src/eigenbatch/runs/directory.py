@@ -77,8 +77,16 @@ class RunDirectory:
             **facts: further entries, e.g. `device="cpu"`.
         """
         self.check_free()
+        manifest = {"format": FORMAT, "config": plain(config)} | facts | provenance()
         self.path.mkdir(parents=True, exist_ok=True)
-        self._write({"format": FORMAT, "config": plain(config)} | facts | provenance())
+        try:
+            self.manifest.touch(exist_ok=False)  # of several processes one makes it
+        except FileExistsError:
+            raise RunError(
+                f"{self.path} was just taken by another process: of several, only rank 0 may "
+                "record a run"
+            ) from None
+        self._write(manifest)
 
     def update_manifest(self, **entries: Any) -> None:
         """Replace entries of the manifest, e.g. when a run is extended."""
@@ -168,6 +176,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         >>> (tmp_path / "note.txt").read_text()
         'whole'
     """
+    if path.is_dir():
+        raise RunError(f"{path} is a folder: name a file in it, or another one")
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
         file.write(content)

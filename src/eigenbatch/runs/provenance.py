@@ -11,14 +11,19 @@ PACKAGES = ("eigenbatch", "torch", "numpy", "lightning", "kornia")
 
 
 def provenance() -> dict[str, Any]:
-    """Commit, package versions and machine type, as plain JSON."""
+    """Commit of the project in the working directory, versions and machine type, as plain JSON."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return {"commit": commit(), "versions": versions, "machine": platform.machine()}
+    return {
+        "commit": _commit_at(Path.cwd()),
+        "eigenbatch_commit": commit(),
+        "versions": versions,
+        "machine": platform.machine(),
+    }
 
 
 @cache
@@ -36,15 +41,22 @@ def commit() -> str | None:
         >>> found is None or len(found) in (12, 13)
         True
     """
+    here = Path(__file__)
     try:
-        _git("ls-files", "--error-unmatch", Path(__file__).name)  # the tree may be another project
-        changed = _git("status", "--porcelain", "--untracked-files=no")
-        return _git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)  # it may be another project's
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return _commit_at(here.parent)
+
+
+def _commit_at(folder: Path) -> str | None:
+    try:
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        return _git(folder, "rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
-def _git(*words: str) -> str:
-    here = Path(__file__).parent
-    done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True)
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout.strip()

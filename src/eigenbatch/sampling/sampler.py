@@ -131,6 +131,7 @@ class SpectralBatchSampler(BatchSampler):
         check_shards(self, *self.replica)
         self.last: Selection | None = None  # of the batch drawn last
         self._warned = False  # that nothing updates the cache
+        self._warned_of_epoch = False  # that nobody calls set_epoch
         self._pass: EpochPass | None = None  # begun last
         # For the next iteration, if the epoch is still the one set when it was prepared:
         self._prepared: tuple[int, EpochPass] | None = None
@@ -343,6 +344,13 @@ class SpectralBatchSampler(BatchSampler):
                 "the embedding cache is still empty after an epoch, so batches are random: call "
                 "cache.update(ids, z) with the embeddings of every training step"
             )
+        again = self._pass is not None and self._pass.ended and self._pass.epoch == self.epoch
+        if again and not self._prepared_pass() and not self._warned_of_epoch:
+            self._warned_of_epoch = True
+            logger.warning(
+                "epoch %d begins a second time, with the order it had: call set_epoch(epoch) "
+                "before each, or samples that drop_last leaves out are never used", self.epoch,
+            )  # fmt: skip
         if self.index is not None:
             self.index.refresh()
         self._pass, self._prepared = self._prepared_pass() or self._new_pass(self.epoch), None

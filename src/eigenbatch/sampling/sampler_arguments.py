@@ -22,7 +22,10 @@ def check_numbers(
         if value is not None:
             whole(value, name)
     if batch_size > size:
-        raise ShapeError(f"batch_size is {batch_size} but the cache has {size} samples")
+        raise ShapeError(
+            f"batch_size is {batch_size} but the cache has {size} samples: make batches of at most "
+            f"{size}, or EmbeddingCache(len(dataset), ...)"
+        )
     if pool_size is not None and pool_size < batch_size:
         raise ShapeError(
             f"pool_size is {pool_size} but batch_size is {batch_size}: a batch is chosen from "

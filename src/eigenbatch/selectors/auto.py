@@ -1,5 +1,6 @@
 """From random to hard batches, by the miss that the cache predicts."""
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from statistics import fmean
@@ -21,7 +22,7 @@ from eigenbatch.checks import (
 )
 from eigenbatch.core.contrast import Layout
 from eigenbatch.core.precision import check_matrix, positive_scalar, unit_rows
-from eigenbatch.errors import ParameterError, ShapeError
+from eigenbatch.errors import NumericalWarning, ParameterError, ShapeError
 from eigenbatch.selectors.duplicates import NoNearDuplicates
 from eigenbatch.selectors.neighbours import SEARCHED, Neighbours
 from eigenbatch.selectors.offer import Adjust, Offer, check_offer, complete
@@ -41,6 +42,9 @@ SHARP = 0.07
 EASY = 0.5
 """Random batches with a larger miss are hard already: an anchor gives its negatives together more
 weight than its positive."""
+
+FEW_PARTS = 8
+"""Updates of the cache with at most half a batch, in a row, before that is said."""
 
 PERSISTENT = 1024
 """Consecutive rows for which random batches are easy, and unseen samples by estimate, before
@@ -118,6 +122,7 @@ class Auto:
         self._begun = False  # True from the first hard batch on: nothing is estimated any more
         self._below = 0  # consecutive rows with an estimate of easy batches
         self._easy_rows = 0  # consecutive rows of random batches that were easy
+        self._partial = 0  # consecutive updates of at most half a batch
         self._blind = False  # whether steps are to be observed, and there was none yet
         self._counts = [*(count for count in STEPS if count > seeds), seeds]
         self._levels: list[Selector] = [Random(), *map(self._guarded, self._counts)]
@@ -216,6 +221,15 @@ class Auto:
         self._observed = update
         if min(len(rows), batch_size) < 2:
             return
+        self._partial = self._partial + 1 if 2 * len(rows) <= batch_size else 0
+        if self._partial == FEW_PARTS:
+            warnings.warn(
+                f"{FEW_PARTS} updates of the cache in a row held {len(rows)} rows or so of batches "
+                f"of {batch_size}: Auto starts late, or never. Update it once per batch, with all "
+                "its rows",
+                NumericalWarning,
+                stacklevel=2,
+            )
         parts = max(1, len(rows) // batch_size)  # every parts-th row is a batch
         some = range(min(parts, -(-LOOKED_AT // batch_size)))
         found = [self._seen(rows[part::parts], visits[part::parts]) for part in some]

@@ -140,7 +140,7 @@ def from_plain(kind: type[C], content: object, place: str = "") -> C:
 
 
 def override(config: C, settings: Sequence[str]) -> C:
-    """The settings with "dotted.name=value" texts applied, in order.
+    """The settings with "dotted.name=value" texts applied, in order where it matters.
 
     `method=moco` changes the kind of a component and keeps the settings that both kinds have.
 
@@ -156,12 +156,25 @@ def override(config: C, settings: Sequence[str]) -> C:
         >>> override(Run(), ["budget.epochs=5", "batches.selector=greedy-64"]).batches.selector
         'greedy-64'
     """
-    for setting in settings:
-        name, separator, text = setting.partition("=")
-        if not separator:
-            raise ParameterError(f"cannot set {setting!r}: write NAME=VALUE, e.g. method.tau=0.1")
-        config = _override(config, name.strip().split("."), text, setting, "")
+    waiting = list(settings)
+    while waiting:  # one may fit only after another, as a pool_size after its batch_size
+        refused: dict[str, ParameterError] = {}
+        for setting in waiting:
+            try:
+                config = _applied(config, setting)
+            except ParameterError as reason:
+                refused[setting] = reason
+        if len(refused) == len(waiting):
+            raise refused[waiting[0]]
+        waiting = list(refused)
     return config
+
+
+def _applied(config: C, setting: str) -> C:
+    name, separator, text = setting.partition("=")
+    if not separator:
+        raise ParameterError(f"cannot set {setting!r}: write NAME=VALUE, e.g. method.tau=0.1")
+    return _override(config, name.strip().split("."), text, setting, "")
 
 
 def kind_named(kind: type[C], name: object, where: str) -> type[C]:

@@ -44,8 +44,9 @@ def loss_mismatch(reading: "Reading") -> Answer | None:
         if claim.explanation
         else "Check in this order: the tau given to the monitor is the one in the loss; rows are "
         "normalised before the product; logits are divided by tau; an anchor is not its own "
-        "negative; the layout is right (paired or cross). With several processes, gather all "
-        "embeddings for the loss and use sync=True here, or neither."
+        "negative; the layout is right (paired or cross); the loss is that of this batch, not "
+        "divided for gradient accumulation. With several processes, gather all embeddings for the "
+        "loss and use sync=True here, or neither."
     )
     return Answer(
         severity="warning",
