@@ -20,6 +20,15 @@ def in_any_process(fact: bool) -> bool:
     return bool(all_reduce(torch.tensor([int(fact)])).item()) if initialized() else fact
 
 
+def of_all_processes(text: str) -> list[str]:
+    """The texts of all processes, in rank order."""
+    if not initialized():
+        return [text]
+    texts = [""] * dist.get_world_size()
+    dist.all_gather_object(texts, text)
+    return texts
+
+
 def sending_device(wanted: torch.device, group: dist.ProcessGroup | None = None) -> torch.device:
     """The device itself if the group can send from there; NCCL, for one, sends from GPUs only."""
     able = [one.partition(":")[0] for one in dist.get_backend_config(group).split(",")]

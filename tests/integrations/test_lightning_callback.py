@@ -237,6 +237,7 @@ def test_a_sampler_that_lightning_would_replace_is_refused() -> None:
     trainer = SimpleNamespace(world_size=2, _accelerator_connector=connector)
     with pytest.raises(ParameterError, match=r"2 processes: .*use_distributed_sampler=False"):
         callback.setup(trainer, None, "fit")
+    callback.setup(trainer, None, "validate")
     connector.use_distributed_sampler = False
     callback.setup(trainer, None, "fit")
 

@@ -31,6 +31,7 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 from eigenbatch import EmbeddingCache, Greedy, SpectralBatchSampler
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ParameterError, RunError
+from eigenbatch.integrations.columns import Captured
 from eigenbatch.integrations.sentence_transformers import HardBatches
 from eigenbatch.integrations.transformers import SpectralTrainerCallback
 from eigenbatch.monitor.monitor import SpectralMonitor
@@ -222,6 +223,19 @@ def test_one_call_may_make_both_embeddings(tmp_path: Path) -> None:
     callback.on_step_end(None, state, None)
     alone = SpectralMonitor(0.1, every=1, strict=True)(*z, layout="cross")
     assert taken[0].scalars() == alone.scalars()
+
+
+def test_both_embeddings_in_pieces_are_put_together() -> None:
+    captured, rows = Captured(), torch.arange(8.0).view(2, 4, 1)
+    captured.columns = 2
+    for enabled in (False, True):
+        for part in rows.split(2, dim=1):
+            with torch.set_grad_enabled(enabled):
+                captured.add(tuple, None, part)
+    assert [one.flatten().tolist() for one in captured.two_columns()] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+    ]
 
 
 def test_a_monitor_that_reads_all_processes_is_taken(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from accelerate import Accelerator, skip_first_batches
+from accelerate.utils import DataLoaderConfiguration
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -99,7 +100,9 @@ def begun(directory, step=0, *, size=SIZE):
     model = Words()
     hard = HardBatches(model, Neighbours(1))
     sampler = hard(range(size), batch_size=BATCH, drop_last=size == SIZE)
-    loader = Accelerator(cpu=True).prepare(DataLoader(range(size), batch_sampler=sampler))
+    seedable = DataLoaderConfiguration(use_seedable_sampler=True)  # as the Trainer asks for
+    accelerator = Accelerator(cpu=True, dataloader_config=seedable)
+    loader = accelerator.prepare(DataLoader(range(size), batch_sampler=sampler))
     args = SimpleNamespace(
         output_dir=directory, ignore_data_skip=False, gradient_accumulation_steps=1
     )
@@ -207,8 +210,7 @@ def test_every_process_reads_the_whole_batch_and_stops_at_the_same_step(both):
 def test_a_finding_in_one_process_stops_all_at_the_same_step(both):
     first, second = (results["stopped"] for results in both)
     assert first["step"] == second["step"] == 2
-    assert first["reason"] == "a finding in another process, whose log has it"
-    assert "collapsing" in second["reason"]
+    assert "collapsing" in first["reason"] == second["reason"]
 
 
 def test_only_the_first_process_speaks_and_says_a_finding_once(both):

@@ -31,6 +31,8 @@ def test_a_new_kind_keeps_the_settings_that_both_have():
 def test_settings_that_fit_only_together_come_in_any_order():
     texts = ["batches.pool_size=64", "batches.batch_size=32"]
     assert override(Run(), texts) == override(Run(), texts[::-1])
+    later = override(Run(), [*texts, "batches.pool_size=96"])
+    assert later.batches.pool_size == 96
     with pytest.raises(ParameterError, match="pool_size must be at least batch_size, got 16 < 32"):
         override(Run(), ["batches.pool_size=16", "batches.batch_size=32"])
 

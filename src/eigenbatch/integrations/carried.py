@@ -17,7 +17,7 @@ from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.online_probe import OnlineProbe
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.stopping import StopOn
-from eigenbatch.processes import in_any_process
+from eigenbatch.processes import in_any_process, of_all_processes
 from eigenbatch.runs.directory import RunDirectory
 from eigenbatch.runs.record import is_whole
 from eigenbatch.runs.recorder import OWN, Recorder
@@ -76,7 +76,7 @@ class StopTogether:
         """Whether to stop; every process asks at each step whose reading is due."""
         if self._stop_on is None or not in_any_process(self._stop_on(reading)):
             return False
-        self.reason = self._stop_on.reason or "a finding in another process, whose log has it"
+        self.reason = next(filter(None, of_all_processes(self._stop_on.reason)))
         return True
 
 

@@ -41,6 +41,7 @@ class _Encoded:
     rows: Tensor | Exception  # why there are none
     inputs: Any
     with_gradients: bool
+    of_pair: bool = False  # the call made both columns
 
 
 def check_not_split(args: Any) -> None:
@@ -80,8 +81,10 @@ class Captured:
         except Exception as reason:
             found = [reason]
         with_gradients = torch.is_grad_enabled()
+        pair = len(found) > 1
         self._found += [
-            _Encoded(rows=rows, inputs=inputs, with_gradients=with_gradients) for rows in found
+            _Encoded(rows=rows, inputs=inputs, with_gradients=with_gradients, of_pair=pair)
+            for rows in found
         ]
 
     def clear(self) -> None:
@@ -97,6 +100,8 @@ class Captured:
         pieces = len(list(takewhile(lambda one: not one.with_gradients, self._found)))
         if pieces < 2 or (pieces == 2 and self.columns is None):
             return rows[:2]
+        if self._found[0].of_pair:
+            return [torch.cat(rows[side:pieces:2]) for side in range(2)]
         total = sum(map(len, rows[:pieces]))
         if self.columns is None or total % self.columns:
             raise ShapeError(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, RandomSampler
+from torch.utils.data import BatchSampler, RandomSampler, Sampler
 
 from eigenbatch.errors import ParameterError
 from eigenbatch.processes import rank_and_world
@@ -14,13 +14,26 @@ from eigenbatch.sampling.sampler import SpectralBatchSampler
 logger = logging.getLogger("eigenbatch")
 
 
-class _RandomOrder(RandomSampler):
-    """Passes the epoch on: with several processes accelerate tells it to the innermost sampler."""
+class _RandomOrder(Sampler[int]):
+    """Passes the epoch on: with several processes accelerate tells it to the innermost sampler.
 
-    tell: Callable[[int], None]
+    It is no `RandomSampler`, because accelerate puts its own in place of those.
+    """
+
+    def __init__(
+        self, dataset: Any, generator: torch.Generator, tell: Callable[[int], None]
+    ) -> None:
+        self.generator, self._tell = generator, tell
+        self._order = RandomSampler(dataset, generator=generator)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._order)
+
+    def __len__(self) -> int:
+        return len(self._order)
 
     def set_epoch(self, epoch: int) -> None:
-        self.tell(epoch)
+        self._tell(epoch)
 
 
 class DrawnBatches(BatchSampler):
@@ -40,8 +53,8 @@ class DrawnBatches(BatchSampler):
         generator: torch.Generator | None,
         seed: int,
     ) -> None:
-        order = _RandomOrder(dataset, generator=generator)
-        order.tell = self.set_epoch
+        generator = torch.Generator().manual_seed(seed) if generator is None else generator
+        order = _RandomOrder(dataset, generator, self.set_epoch)
         super().__init__(order, batch_size, drop_last)
         self.dataset, self.seed, self._model = dataset, seed, model
         self.chosen: SpectralBatchSampler | None = None

@@ -117,7 +117,8 @@ class SpectralCallback(Callback):
         """Refuse what Lightning would answer by a TypeError when it makes the loaders."""
         connector = getattr(trainer, "_accelerator_connector", None)
         replaces = getattr(connector, "use_distributed_sampler", False)
-        if self._carried.sampler is not None and trainer.world_size > 1 and replaces:
+        trains = stage == "fit" and self._carried.sampler is not None
+        if trains and trainer.world_size > 1 and replaces:
             raise ParameterError(
                 f"Lightning puts its own sampler in place of yours for {trainer.world_size} "
                 "processes: pass Trainer(use_distributed_sampler=False)"

@@ -33,7 +33,7 @@ class SpectralMetric(Metric):
     def __init__(self, dimension: int) -> None:
         super().__init__()
         whole(dimension, "dimension", least=1)
-        wide = torch.float32 if torch.backends.mps.is_available() else torch.float64  # MPS has none
+        wide = torch.float64
         self.add_state("count", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
         self.add_state("sum", torch.zeros(dimension, dtype=wide), dist_reduce_fx="sum")
         self.add_state(

@@ -86,7 +86,11 @@ class RunDirectory:
                 f"{self.path} was just taken by another process: of several, only rank 0 may "
                 "record a run"
             ) from None
-        self._write(manifest)
+        try:
+            self._write(manifest)
+        except BaseException:
+            self.manifest.unlink()
+            raise
 
     def update_manifest(self, **entries: Any) -> None:
         """Replace entries of the manifest, e.g. when a run is extended."""

@@ -19,7 +19,7 @@ def provenance() -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {
-        "commit": _commit_at(Path.cwd()),
+        "commit": _commit_at(Path()),
         "eigenbatch_commit": commit(),
         "versions": versions,
         "machine": platform.machine(),

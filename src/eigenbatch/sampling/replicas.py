@@ -17,7 +17,7 @@ def gathered(
     them instead of blocking the others. If one process has float64, all send it.
     """
     wide = z.dtype == torch.float64
-    counts = torch.tensor([_length(ids), *_shape(z), wide], device=z.device)
+    counts = torch.tensor([_length(ids), *_shape(z), wide])
     all_counts = torch.stack(all_gather(counts, group))  # (world, 4) ids, rows, columns, wide
     shapes = all_counts[:, :3].tolist()
     dtype = torch.float64 if all_counts[:, 3].any() else torch.float32

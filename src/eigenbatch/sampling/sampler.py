@@ -349,7 +349,7 @@ class SpectralBatchSampler(BatchSampler):
             self._warned_of_epoch = True
             logger.warning(
                 "epoch %d begins a second time, with the order it had: call set_epoch(epoch) "
-                "before each, or samples that drop_last leaves out are never used", self.epoch,
+                "before each", self.epoch,
             )  # fmt: skip
         if self.index is not None:
             self.index.refresh()

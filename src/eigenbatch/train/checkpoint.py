@@ -65,9 +65,10 @@ class Checkpoint(Observer):
             rank = training.fabric.global_rank
             if rank < len(state["generators"]):
                 own = state["generators"][rank]
-                set_random_state(
-                    own if isinstance(own, dict) else {"torch": own}
-                )  # or an older run
+                if not isinstance(own, dict):  # of an older run
+                    devices = dict(enumerate(state["cuda_generators"]))
+                    own = {"torch": own, "cuda": devices.get(rank)}
+                set_random_state(own)
             scaler = loss_scaler(training.fabric)
             if scaler is not None and state.get("scaler"):
                 scaler.load_state_dict(state["scaler"])

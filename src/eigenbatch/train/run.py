@@ -80,8 +80,8 @@ class Run(Config):
         if self.batches.towers == 2 and self.method.queued:
             raise ParameterError(
                 f"batches.selector={self.batches.selector} predicts how hard the negatives of a "
-                f"batch are, but those of {self.method.kind} come from its queue: choose another "
-                "selector, such as random or neighbours-4"
+                f"batch are, but those of {self.method.kind} come from its queue: train with "
+                "another selector, such as random or neighbours-4, in a new folder"
             )
         held_out = self.data.held_out if isinstance(self.data, PairsConfig) else 0
         if 0 < held_out < self.batches.batch_size:

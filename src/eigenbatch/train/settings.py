@@ -164,6 +164,8 @@ def override(config: C, settings: Sequence[str]) -> C:
                 config = _applied(config, setting)
             except ParameterError as reason:
                 refused[setting] = reason
+            else:  # the last of a name counts
+                refused = {one: why for one, why in refused.items() if _name(one) != _name(setting)}
         if len(refused) == len(waiting):
             raise refused[waiting[0]]
         waiting = list(refused)
@@ -171,10 +173,14 @@ def override(config: C, settings: Sequence[str]) -> C:
 
 
 def _applied(config: C, setting: str) -> C:
-    name, separator, text = setting.partition("=")
+    _, separator, text = setting.partition("=")
     if not separator:
         raise ParameterError(f"cannot set {setting!r}: write NAME=VALUE, e.g. method.tau=0.1")
-    return _override(config, name.strip().split("."), text, setting, "")
+    return _override(config, _name(setting).split("."), text, setting, "")
+
+
+def _name(setting: str) -> str:
+    return setting.partition("=")[0].strip()
 
 
 def kind_named(kind: type[C], name: object, where: str) -> type[C]:

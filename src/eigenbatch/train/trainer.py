@@ -21,7 +21,8 @@ from eigenbatch.selectors.selector import Stateful
 from eigenbatch.train.assembly import Assembled, assemble
 from eigenbatch.train.checkpoint import Checkpoint
 from eigenbatch.train.checkpoint_file import load_checkpoint, previous
-from eigenbatch.train.devices import Devices, open_devices
+from eigenbatch.train.data.source import fingerprint
+from eigenbatch.train.devices import open_devices
 from eigenbatch.train.loop import Observer, Training, fit
 from eigenbatch.train.observers import (
     Evaluate,
@@ -38,7 +39,8 @@ from eigenbatch.train.settings import to_plain
 
 logger = logging.getLogger("eigenbatch")
 
-CHANGEABLE = ("budget.epochs", "data.directory")
+FILES = ("directory", "first", "second", "test_first", "test_second")
+CHANGEABLE = ("budget.epochs", *(f"data.{name}" for name in FILES))
 """Settings that may change when a run is resumed: it may go on for longer, and data may move."""
 
 
@@ -93,7 +95,7 @@ def train(
         try:
             assembled = assemble(run, fabric)
             state = _saved_state(directory) if resume else None
-            recorder = _recorder(run, directory, fabric, state) if first else None
+            recorder = _recorder(assembled, directory, state) if first else None
             if first and _selects_nothing(assembled):
                 logger.warning(
                     "all batches of %s will be random: in coverage %r no sample has an embedding "
@@ -220,19 +222,30 @@ def _saved_state(directory: RunDirectory) -> dict[str, Any] | None:
 
 
 def _recorder(
-    run: Run, directory: RunDirectory, fabric: Devices, state: dict[str, Any] | None
+    assembled: Assembled, directory: RunDirectory, state: dict[str, Any] | None
 ) -> Recorder:
     """The record of the run; of a resumed one, cut back to what the checkpoint counts on."""
+    run, samples = assembled.run, fingerprint(assembled.source.train)
     if not directory.manifest.exists():
-        return Recorder(directory.path, to_plain(run), device=str(fabric.device))
+        device = str(assembled.training.fabric.device)
+        recorder = Recorder(directory.path, to_plain(run), device=device)
+        directory.update_manifest(samples=samples)
+        return recorder
+    known = directory.read_manifest().get("samples", samples)
+    if load_run(directory).data != run.data and known != samples:
+        raise RunError(
+            f"{directory.path} was begun with other data than these: resume it with those, or "
+            "train in another folder"
+        )
     mark = Mark.of(b"") if state is None else Mark.from_plain(state.get("record"))
     recorder = Recorder(directory.path, resume=True, until=mark)
     stored = load_run(directory)
-    if stored.budget.epochs < run.budget.epochs:
-        epochs = directory.read_manifest().get("extended_from", [])
-        directory.update_manifest(extended_from=[*epochs, stored.budget.epochs])
     if stored != run:
-        directory.update_manifest(config=to_plain(run))
+        entries: dict[str, Any] = {"config": to_plain(run)}
+        if stored.budget.epochs < run.budget.epochs:
+            epochs = directory.read_manifest().get("extended_from", [])
+            entries["extended_from"] = [*epochs, stored.budget.epochs]
+        directory.update_manifest(**entries)
     return recorder
 
 

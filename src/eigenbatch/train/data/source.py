@@ -1,5 +1,6 @@
 """What a run needs of its data: samples, views of them, and an evaluation."""
 
+import hashlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,6 +26,15 @@ from eigenbatch.train.probes import (
     rankme,
 )
 from eigenbatch.train.views import ViewsConfig
+
+
+def fingerprint(data: Dataset[Any]) -> str:
+    """Twelve digits of the first, the middle and the last sample."""
+    last, digest = len(data) - 1, hashlib.sha256()  # type: ignore[arg-type]
+    for index in (0, last // 2, last):
+        for part in data[index]:
+            digest.update(torch.as_tensor(part).numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 class Source:
