@@ -89,8 +89,9 @@ def settings(folder: Path) -> list[Setting]:
             found.append(Setting(f"{language} messages, n = {n}", rows, _mrr, _solved, _miss))
     if rows := _rows(folder, "caption-batches"):
         found.append(Setting("captions", rows, _mrr, _solved, _miss))
-    both = [*_rows(folder, "similar-batches"), *_rows(folder, "picture-batches")]
-    once = {(row["data"], row["selector"], row["seed"]): row for row in both}
+    names = ("similar-batches", "wall-clock", "picture-batches")
+    pictures = [row for name in names for row in _rows(folder, name)]
+    once = {(row["data"], row["selector"], row["seed"]): row for row in pictures}
     for data, rows in grouped(list(once.values()), "data").items():
         name = "pictures, CIFAR-10" if data == "cifar10" else "pictures, 100 classes"
         found.append(Setting(name, rows, _accuracy, *_READINGS))
