@@ -1,5 +1,7 @@
 """The processes of a distributed run: who this is, and rows of all of them."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -20,13 +22,13 @@ def in_any_process(fact: bool) -> bool:
     return bool(all_reduce(torch.tensor([int(fact)])).item()) if initialized() else fact
 
 
-def of_all_processes(text: str) -> list[str]:
-    """The texts of all processes, in rank order."""
+def of_all_processes(value: Any) -> list[Any]:
+    """What each process gives, in rank order; any plain object."""
     if not initialized():
-        return [text]
-    texts = [""] * dist.get_world_size()
-    dist.all_gather_object(texts, text)
-    return texts
+        return [value]
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def sending_device(wanted: torch.device, group: dist.ProcessGroup | None = None) -> torch.device:

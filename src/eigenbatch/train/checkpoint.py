@@ -5,9 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from eigenbatch.errors import CheckpointError
+from eigenbatch.processes import of_all_processes
 from eigenbatch.runs.record import Mark
 from eigenbatch.sampling.sampler import SpectralBatchSampler
 from eigenbatch.selectors.selector import Stateful
@@ -47,7 +46,8 @@ class Checkpoint(Observer):
 
     def save(self, training: Training) -> None:
         """Write the checkpoint; every process calls it, only rank 0 touches the disk."""
-        generators = _gathered_generators(training)
+        alone = training.fabric.world_size == 1
+        generators = [random_state()] if alone else of_all_processes(random_state())
         if training.fabric.global_rank == 0:
             save_checkpoint(self._state(training, generators), self.path)
 
@@ -97,13 +97,3 @@ class Checkpoint(Observer):
             "generators": generators,
             "record": asdict(self.mark()) if self.mark is not None else None,
         }
-
-
-def _gathered_generators(training: Training) -> list[Any]:
-    """The random state of every process: each draws views of its own."""
-    state = random_state()
-    if training.fabric.world_size == 1:
-        return [state]
-    states: list[Any] = [None] * training.fabric.world_size
-    dist.all_gather_object(states, state)
-    return states

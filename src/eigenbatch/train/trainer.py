@@ -231,20 +231,19 @@ def _recorder(
         recorder = Recorder(directory.path, to_plain(run), device=device)
         directory.update_manifest(samples=samples)
         return recorder
-    known = directory.read_manifest().get("samples", samples)
-    if load_run(directory).data != run.data and known != samples:
+    manifest, stored = directory.read_manifest(), load_run(directory)
+    if stored.data != run.data and manifest.get("samples", samples) != samples:
         raise RunError(
             f"{directory.path} was begun with other data than these: resume it with those, or "
             "train in another folder"
         )
     mark = Mark.of(b"") if state is None else Mark.from_plain(state.get("record"))
     recorder = Recorder(directory.path, resume=True, until=mark)
-    stored = load_run(directory)
     if stored != run:
         entries: dict[str, Any] = {"config": to_plain(run)}
         if stored.budget.epochs < run.budget.epochs:
-            epochs = directory.read_manifest().get("extended_from", [])
-            entries["extended_from"] = [*epochs, stored.budget.epochs]
+            before = manifest.get("extended_from", [])
+            entries["extended_from"] = [*before, stored.budget.epochs]
         directory.update_manifest(**entries)
     return recorder
 
