@@ -7,6 +7,8 @@ import torch.distributed as dist
 from test_methods import METHODS, gradients
 from torch.nn.parallel import DistributedDataParallel
 
+from eigenbatch.train.devices import _leave_group
+
 
 def main(rank, store, path):
     torch.set_num_threads(1)
@@ -17,7 +19,8 @@ def main(rank, store, path):
     }
     if rank == "0":
         torch.save(found, path)
-    dist.destroy_process_group()
+    dist.barrier()
+    _leave_group()
 
 
 if __name__ == "__main__":
