@@ -187,6 +187,14 @@ def test_pool_policies_are_judged_by_the_loss_area():
     assert claim("pool-policies").judge(same).outcome == "does not reproduce"
 
 
+def test_peaks_at_the_first_reading_are_counted_though_readings_are_rounded():
+    rows = policies(dict.fromkeys(("random", "p1", "p2", "p3"), 1.0), peak_sigma=0.8384123)
+    for row in rows:
+        row["readings"]["sigma_hat"] = [0.838412, 0.5, 0.4, 0.3]
+    rows[0]["readings"]["sigma_hat"] = [0.5, 0.838412, 0.4, 0.3]
+    assert "in 11 of 12 runs" in claim("pool-policies").judge(rows).note
+
+
 def test_pool_size_needs_a_saving_to_divide():
     def rows(speed):
         runs = policies({"random": 1.0}, pool_size=80)

@@ -71,7 +71,8 @@ def judge(rows: list[Row]) -> Verdict:
 
 def _peaks(rows: list[Row]) -> str:
     """Where the peaks are."""
-    first = sum(row["readings"]["sigma_hat"][0] == row["peak_sigma"] for row in rows)
+    read = [row["readings"]["sigma_hat"] for row in rows]
+    first = sum(sigma[0] == max(sigma) for sigma in read)
     return (
         f"The peak is the first reading, of the untrained encoder, in {first} of {len(rows)} runs: "
         "there a policy changes nothing but which batch comes first."
