@@ -159,8 +159,8 @@ class EmbeddingCache:
 
         Without `ids`, of all samples.
         """
-        ticks = self._ticks if ids is None else self._ticks[self._index(ids)]  # (n,)
-        return torch.where(ticks == 0, -1, self._clock - ticks).long()
+        ticks = self._ticks if ids is None else self._ticks.index_select(0, self._index(ids))
+        return (self._clock - ticks.long()).masked_fill_(ticks == 0, -1)  # (n,)
 
     def update(
         self,

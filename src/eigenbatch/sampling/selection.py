@@ -11,7 +11,7 @@ from torch import Tensor
 from eigenbatch.core.spectrum import participation_ratio
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.coverage import Candidates
-from eigenbatch.selectors.offer import Offer, complete, completes, distinct
+from eigenbatch.selectors.offer import Offer, complete, completes, distinct, places_of
 from eigenbatch.selectors.selector import Selector, shuffled
 
 COPIED = 4
@@ -202,9 +202,9 @@ class Request:
         batches. It begins with the known ones among those taken. What does not fit because unknown
         ones were taken is dropped afterwards.
         """
-        count = int(known.sum())
+        count = int(known.count_nonzero())
         if count <= self.batch_size:
-            return known.nonzero().squeeze(1)[self._shuffled(count)]
+            return places_of(known)[self._shuffled(count)]
         begun = torch.tensor(taken, dtype=torch.int64)
         device = self.rows.device
         offer = Offer(
@@ -219,7 +219,7 @@ class Request:
             choose = selector.bind(torch.arange(len(self.rows)) if self.whole else self.ids[known])
         chosen = complete(choose, offer, self.batch_size, generator=self.generator).cpu()
         if not self.whole:
-            return known.nonzero().squeeze(1)[chosen]
+            return places_of(known)[chosen]
         places = np.empty(len(self.rows), dtype=np.int64)
         places[self.ids.numpy()] = np.arange(len(self.ids))
         return torch.from_numpy(places[chosen.numpy()])

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from eigenbatch.checks import whole
-from eigenbatch.selectors.offer import Offer, check_offer
+from eigenbatch.selectors.offer import Offer, check_offer, places_of
 
 SEARCHED = 65536
 """Candidates that a sampler offers where it has to copy them."""
@@ -64,7 +64,7 @@ def nearest(offer: Offer, seeds: Tensor, batch: Tensor, count: int) -> Tensor:
         return batch[:0]
     similarity = offer.similarity(seeds)  # (k, s)
     if offer.barred is not None:
-        similarity.index_fill_(0, offer.barred.nonzero().squeeze(1), -torch.inf)
+        similarity.index_fill_(0, places_of(offer.barred), -torch.inf)
     similarity[batch] = -torch.inf
     shares = [count // len(seeds) + (i < count % len(seeds)) for i in range(len(seeds))]
     turns = torch.full((shares[0], len(seeds)), -1, dtype=torch.int64, device=seeds.device)

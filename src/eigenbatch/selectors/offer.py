@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeGuard, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -106,7 +107,7 @@ class Offer:
         taken = self.taken
         if taken is None:
             return torch.arange(len(self), device=self.rows.device)
-        return (~taken).nonzero().squeeze(1)
+        return places_of(~taken)
 
     def barring(self, rows: Tensor) -> "Offer":
         """The same offer with further rows (k,) barred."""
@@ -137,6 +138,13 @@ class Offer:
         """(count,) random rows that can be chosen."""
         drawn = distinct(count, self.taken, len(self), generator)
         return drawn.to(self.rows.device)
+
+
+def places_of(mask: Tensor) -> Tensor:
+    """Where a mask (k,) is True, ascending; on a CPU numpy finds it several times as fast."""
+    if mask.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))
+    return mask.nonzero().squeeze(1)
 
 
 def distinct(
@@ -230,7 +238,7 @@ def complete(
                 "not add a row where offer.barred is True (offer.free are those it may add)"
             )
         return chosen
-    back = None if offer.barred is None else (~offer.barred).nonzero().squeeze(1)
+    back = None if offer.barred is None else places_of(~offer.barred)
     pool = allowed_rows(offer)
     selector = selector if back is None else bound(selector, back, len(offer))
     picks = selector(pool, batch_size, generator=generator)
@@ -311,7 +319,8 @@ def check_offer(offer: Offer, batch_size: int, generator: torch.Generator | None
         raise ShapeError(
             f"{len(offer.given)} rows are given, but batch_size is {batch_size}: the batch is full"
         )
-    free = len(offer.free)
+    taken = offer.taken
+    free = len(offer) - (0 if taken is None else int(taken.count_nonzero()))
     if len(offer.given) + free < batch_size:
         raise ShapeError(
             f"the offer has {len(offer.given)} given rows and {free} to choose from, but "
