@@ -34,12 +34,8 @@ COLOURS = {"neighbours-4": BLUE, "greedy-64": ORANGE}
 LABELS = {"neighbours-4": "neighbours-4 (similar)", "greedy-64": "greedy-64 (diverse)"}
 
 
-APART = 0.3
-"""Points between two labels."""
-EASY = 0.05
-"""Share of positives that are beaten; the names of settings below it stand in one column."""
-COLUMN = 0.015
-"""Where that is; a line leads from a name to its setting."""
+APART = 0.28
+"""Points between two numbers of settings, which stand in one column where many are close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +116,15 @@ def points(found: Sequence[Setting]) -> list[Point]:
 
 def draw(made: Sequence[Point], figure: "Figure") -> None:
     """Gain in points over both measures of hardness, with 95 % intervals of enough seeds."""
-    figure.set_size_inches(12, 4.6)
+    figure.set_size_inches(13, 4.6)
     beaten, missed = figure.subplots(1, 2, sharey=True)
     _draw_over(beaten, made, lambda point: point.unsolved)
     _draw_over(missed, made, lambda point: point.miss)
-    lowest = {True: inf, False: inf}  # heights of labels, of easy settings and of others
-    for point in sorted(made, key=lambda point: -point.gain.mean):
-        if point.policy == "neighbours-4":
-            is_easy = point.unsolved < EASY
-            own = 100 * point.gain.mean
-            lowest[is_easy] = height = min(own, lowest[is_easy] - APART)
-            beaten.annotate(
-                point.setting, (point.unsolved, own),
-                (COLUMN if is_easy else 1.05 * point.unsolved, height), fontsize=7, va="center",
-                arrowprops={"arrowstyle": "-", "color": FAINT, "lw": 0.6, "relpos": (0, 0.5)},
-            )  # fmt: skip
+    similar = sorted((p for p in made if p.policy == "neighbours-4"), key=lambda p: -p.gain.mean)
+    _number(beaten, [(point.unsolved, 100 * point.gain.mean) for point in similar], 0.03, 0.015)
+    _number(missed, [(point.miss, 100 * point.gain.mean) for point in similar], 0.1, 0.14)
+    names = "\n".join(f"{i}  {point.setting}" for i, point in enumerate(similar, 1))
+    missed.text(1.03, 1, names, fontsize=8, va="top", transform=missed.transAxes, linespacing=1.5)
     beaten.set_xscale("function", functions=(_root, lambda x: x * np.abs(x)))
     beaten.set_xlim(-0.0005, 1.5 * max(point.unsolved for point in made))
     beaten.set_xticks([0, 0.01, 0.05, 0.1, 0.2, 0.5])
@@ -158,6 +148,22 @@ def _draw_over(axes: "Axes", made: Sequence[Point], place: Callable[[Point], flo
                 axes.plot([place(point)] * 2, ends, color=colour, lw=1.5)
         heights = [100 * point.gain.mean for point in some]
         axes.plot(list(map(place, some)), heights, "o", color=colour, label=LABELS[policy])
+
+
+def _number(
+    axes: "Axes", places: Sequence[tuple[float, float]], crowded: float, column: float
+) -> None:
+    """Number points from the top; left of `crowded` in a column, with lines to their points."""
+    lowest = inf
+    for number, (x, y) in enumerate(places, 1):
+        if x < crowded:
+            lowest = height = min(y, lowest - APART)
+            line = {"arrowstyle": "-", "color": FAINT, "lw": 0.6, "relpos": (0, 0.5)}
+            axes.annotate(
+                str(number), (x, y), (column, height), fontsize=7, va="center", arrowprops=line
+            )
+        else:
+            axes.annotate(str(number), (x, y), (5, 5), textcoords="offset points", fontsize=7)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
