@@ -44,8 +44,9 @@ def judge(rows: list[Row]) -> Verdict:
         {"the middle pool has 60-100 % of that": inside(low, high, LEAST, 1)},
         f"epochs saved to {target:.3f}: pool of 4 batches {facts.percent(part)}, "
         f"of 10 {facts.percent(whole)}"
-        + ("" if math.isnan(low) else f"; share of it {low:.0%} to {high:.0%} (95 %)"),
-        f"{facts.unreached(rows, target)} Without a saving there is no share of it to speak of.",
+        + (f"; share of it {low:.0%} to {high:.0%} (95 %)" if whole.low > 0 else ""),
+        facts.unreached(rows, target)
+        + ("" if whole.low > 0 else " Without a saving there is no share of it to speak of."),
     )
 
 
