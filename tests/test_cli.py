@@ -243,7 +243,11 @@ def test_the_claims_are_listed_with_their_sizes() -> None:
     listed = json.loads(call("reproduce", "--list", "--json").stdout)
     assert [one["name"] for one in listed] == list(NAMES)
     assert set(listed[0]["size"]) == {"smoke", "small", "paper"}
-    assert "temperature-law" in call("reproduce", "--list").output
+    short, whole = call("reproduce", "--list").output, call("reproduce", "wall-clock", "--list")
+    assert all(name in short for name in NAMES)
+    assert "criterion" not in short
+    assert "data: imagenet100" in " ".join(whole.output.split())
+    assert "moco-policies" not in whole.output
 
 
 def test_each_data_set_has_a_folder_of_its_own(tmp_path: Path) -> None:

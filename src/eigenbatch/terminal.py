@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -172,18 +172,36 @@ def live_runs(
 
 
 def show_claims(claims: Sequence[Any], console: Console) -> None:
-    """What can be reproduced."""
-    table = _plain_table("claim", "where, what, how large", "minutes")
+    """What can be reproduced, a sentence each, and how long that takes."""
+    table = _plain_table("claim", "what it says", "minutes")
     for one in claims:
-        text = Group(
-            Text(one.section, style="dim"),
-            Text(one.statement),
-            *(Text(f"{scale}: {size}", style="dim") for scale, size in one.size.items()),
-        )
-        times = "\n".join(f"{scale} {minutes:.2g}" for scale, minutes in one.minutes.items())
-        table.add_row(one.name, text, times)
+        table.add_row(one.name, Text(one.statement), _minutes(one.minutes["small"]))
     table.columns[1].no_wrap = False
     console.print(table)
+    console.print(
+        "Minutes are those of scale small on two cores. `--list NAME` says more about a claim."
+    )
+
+
+def show_claim(claim: Any, console: Console) -> None:
+    """One claim: where it stands, its criterion, and its size at each scale."""
+    facts = Table.grid(padding=(0, 2))
+    lines = {
+        "says": claim.statement,
+        "where": claim.section,
+        "printed": claim.printed,
+        "criterion": claim.criterion,
+    }
+    for scale, size in claim.size.items():
+        data = ", ".join(sorted(claim.needs(scale))) or "none"
+        lines[scale] = f"{size}; {_minutes(claim.minutes[scale])} minutes; data: {data}"
+    for name, text in lines.items():
+        facts.add_row("", name, Text(text))
+    console.print(Text(claim.name, style="bold"), facts, "")
+
+
+def _minutes(value: float) -> str:
+    return f"{value:.1g}" if value < 1 else f"{value:,.0f}"
 
 
 def show_verdict(record: dict[str, Any], console: Console) -> None:

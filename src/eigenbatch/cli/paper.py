@@ -8,7 +8,7 @@ import typer
 
 from eigenbatch.cli.command import app, errors, resumable
 from eigenbatch.errors import ParameterError
-from eigenbatch.terminal import Terminal, chunk_progress, show_claims, show_verdict
+from eigenbatch.terminal import Terminal, chunk_progress, show_claim, show_claims, show_verdict
 
 
 class ScaleName(StrEnum):
@@ -27,7 +27,10 @@ def reproduce(
     claims: Annotated[
         list[str] | None, typer.Argument(help="Names of claims; `all` for every one.")
     ] = None,
-    list_claims: Annotated[bool, typer.Option("--list", help="List the claims and stop.")] = False,
+    list_claims: Annotated[
+        bool,
+        typer.Option("--list", help="List the claims, or say more about those named, and stop."),
+    ] = False,
     scale: Annotated[ScaleName, typer.Option(help="Seconds, minutes, or as printed.")] = (
         ScaleName.small
     ),
@@ -63,10 +66,14 @@ def reproduce(
         from eigenbatch_paper.registry import NAMES as CLAIMS
         from eigenbatch_paper.registry import claim
 
-        wanted = CLAIMS if list_claims or "all" in (claims or ()) else claims or ()
-        found = [claim(name) for name in wanted]
+        every = "all" in (claims or ()) or (list_claims and not claims)
+        found = [claim(name) for name in (CLAIMS if every else claims or ())]
         if list_claims:
-            show_claims(found, terminal.console())
+            if every:
+                show_claims(found, terminal.console())
+            else:
+                for one in found:
+                    show_claim(one, terminal.console())
             terminal.result([_listed(one) for one in found])
             return
         if not found and table is None:
