@@ -14,7 +14,7 @@ from eigenbatch import (
     Schedule,
     infonce,
 )
-from eigenbatch.errors import ParameterError, ShapeError
+from eigenbatch.errors import NumericalWarning, ParameterError, ShapeError
 from eigenbatch.selectors import EveryNth
 from eigenbatch.selectors.offer import Offer
 from eigenbatch.selectors.predicted_miss import predicted_miss
@@ -333,6 +333,17 @@ def test_under_a_guard_the_dial_turns_once_per_batch_and_by_the_final_batch(wrap
         batch = guarded.complete(offer, 32, generator=generator(seed))
         assert selector.level == min(3, before + 1)
         assert selector.miss == predicted_miss(offer, batch, TAU)
+
+
+def test_the_guard_of_all_levels_warns_once():
+    same = torch.ones(100, 2 * 8) / 8**0.5  # every row is a copy of every other
+    selector = Auto(TAU)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for level in (1, 2, 3):
+            selector.level = level
+            selector.complete(Offer(rows=same, towers=2), 32, generator=generator(level))
+    assert [each.category for each in warned] == [NumericalWarning]
 
 
 def test_a_restored_dial_chooses_the_same_batches():

@@ -1,7 +1,7 @@
 """From random to hard batches, by the miss that the cache predicts."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from statistics import fmean
 from typing import Any, get_args
@@ -125,7 +125,10 @@ class Auto:
         self._partial = 0  # consecutive updates of at most half a batch
         self._blind = False  # whether steps are to be observed, and there was none yet
         self._counts = [*(count for count in STEPS if count > seeds), seeds]
-        self._levels: list[Selector] = [Random(), *map(self._guarded, self._counts)]
+        hard: Iterable[Selector] = map(Neighbours, self._counts)
+        if guard is not None:  # one rule for all levels: it warns once
+            hard = map(NoNearDuplicates(Random(), guard, shortfall="fill").around, hard)
+        self._levels: list[Selector] = [Random(), *hard]
 
     def __call__(
         self, pool: Tensor, batch_size: int, *, generator: torch.Generator | None = None
@@ -326,10 +329,6 @@ class Auto:
 
     def _is_level(self, value: object) -> bool:
         return is_count(value) and value < len(self._levels)  # type: ignore[operator]
-
-    def _guarded(self, seeds: int) -> Selector:
-        hard = Neighbours(seeds)
-        return hard if self.guard is None else NoNearDuplicates(hard, self.guard, shortfall="fill")
 
 
 def _is_miss(value: object) -> bool:
