@@ -256,6 +256,15 @@ def test_an_encoder_that_stands_still_is_found_and_a_moving_one_is_not() -> None
     assert "encoder does not move" not in {one.name for one in moving.diagnoses}
 
 
+def test_a_small_first_batch_does_not_hide_that_an_encoder_stands_still() -> None:
+    monitor, taken = SpectralMonitor(TAU, every=50, quiet=True), []
+    for step in range(251):
+        z1, z2 = healthy_views(seed=step, d=16)
+        few = 32 if step == 0 else len(z1)
+        taken.append(monitor(z1[:few], z2[:few]))
+    assert "encoder does not move" in {one.name for one in taken[-1].diagnoses}
+
+
 def test_a_restored_sketch_is_compared_on_the_device_of_the_batch() -> None:
     """Checkpoints restore it on the CPU. A meta tensor stands for one on a GPU."""
     there, here = torch.zeros(4, 4, device="meta"), torch.zeros(4, 4, dtype=torch.float64)

@@ -208,3 +208,13 @@ def test_a_run_with_nothing_but_evaluations_is_finished(tmp_path):
 def test_a_verdict_says_at_what_scale_it_was_found(tmp_path):
     write_claim(tmp_path / "band", scale="smoke")
     assert "smoke scale" in Elements(build([tmp_path], tmp_path / "out.html").read_text()).text
+
+
+def test_a_finished_run_without_a_number_is_empty_and_one_that_diverged_is_not(tmp_path):
+    with Recorder(tmp_path / "a"):
+        pass
+    with Recorder(tmp_path / "b") as run:
+        run.log(1, loss=float("nan"))
+    build([tmp_path], tmp_path / "page.html")
+    text = Elements((tmp_path / "page.html").read_text()).text
+    assert text.count("empty") == text.count("not finite") == 1

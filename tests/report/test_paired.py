@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 from fake_runs import write_manifest, write_metrics
@@ -80,3 +82,17 @@ def test_a_target_that_is_never_reached_gives_no_time(tmp_path):
     write(tmp_path, "p3", 0, [0.1])
     _, [pairing] = pairs(tmp_path)
     assert np.isnan(pairing.time_saved.mean)
+
+
+def test_the_baseline_is_the_one_that_the_comparison_had(tmp_path):
+    for seed in range(2):
+        for selector, accuracy in (("hard", 0.6), ("uniform", 0.5)):
+            write(tmp_path, selector, seed, [0.1, accuracy + 0.01 * seed])
+            manifest = tmp_path / f"{selector}-{seed}" / "manifest.json"
+            manifest.write_text(
+                json.dumps(json.loads(manifest.read_text()) | {"baseline": "uniform"})
+            )
+    groups, [pairing] = pairs(tmp_path)
+    assert groups[0].settings["selector"] == "uniform"
+    assert pairing.baseline == 0
+    assert pairing.gain.mean == pytest.approx(0.1)

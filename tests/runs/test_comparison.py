@@ -1,5 +1,6 @@
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -307,3 +308,47 @@ def test_a_wrong_argument_is_named(tmp_path, change, name):
     arguments = {"train": trained, "selectors": ["a", "b"], "seeds": 1, "path": tmp_path}
     with pytest.raises((ParameterError, ArgumentTypeError), match=f"{name} must"):
         compare(**arguments | change)
+
+
+def test_runs_judged_by_different_metrics_are_not_compared(tmp_path):
+    def train(selector, seed, run):
+        run.log(1, **({"knn": 0.5} if selector == "a" else {"accuracy": 0.9}))
+
+    with pytest.raises(RunError, match=r"b/seed-0 is judged by 'accuracy', \S+a/seed-0 by 'knn'"):
+        compare(train, ["a", "b"], 2, tmp_path)
+
+
+def test_a_comparison_survives_a_change_of_directory_and_names_its_baseline(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def train(selector, seed, run):
+        run.log(1, knn=0.5)
+        elsewhere = tmp_path / selector
+        elsewhere.mkdir(exist_ok=True)
+        os.chdir(elsewhere)
+        run.log(2, knn=0.5 + 0.1 * (selector == "uniform"))
+
+    result = compare(train, ["uniform", "hard"], 2, "runs")
+    assert result.entries[1].accuracy_gain.mean == pytest.approx(-0.1)
+    for selector in ("uniform", "hard"):
+        record = read_run(tmp_path / "runs" / selector / "seed-1")
+        assert len(record.series["knn"]) == 2
+        assert record.origin["baseline"] == "uniform"
+    compare(train, ["hard", "uniform"], 2, tmp_path / "runs")
+    assert read_run(tmp_path / "runs" / "uniform" / "seed-0").origin["baseline"] == "hard"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([{"step": 0, "knn": 0.5}, {"step": 10, "knn": 0.9}], 0.5),
+        ([{"step": 0, "epoch": 0, "knn": 0.5}, {"step": 1, "epoch": 1, "knn": 0.9}], 0.5),
+        ([{"step": 0, "knn": 0.5}, {"step": 1, "knn": 0.9}], math.nan),  # epochs from 0?
+        ([{"step": 0, "knn": 0.5, "loss": 2.0}, {"step": 9, "knn": 0.9}], math.nan),
+    ],
+)
+def test_an_evaluation_after_the_first_epoch_is_not_the_untrained_encoder(
+    tmp_path, lines, expected
+):
+    record = written(tmp_path, lines)
+    assert summarise(record).first_accuracy == pytest.approx(expected, nan_ok=True)

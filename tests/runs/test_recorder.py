@@ -343,3 +343,31 @@ def test_deeply_nested_and_wrongly_typed_files_are_read_without_an_error(tmp_pat
     assert "nested too deeply" in record.settings.values()
     assert record.problems
     build([tmp_path], tmp_path / "page.html")
+
+
+def test_lists_and_mappings_with_tensors_and_nan_end_no_training(tmp_path):
+    with Recorder(tmp_path / "run") as run:
+        run.log(1, hist=[1.0, math.nan, torch.tensor(2.0)], norms={"a": math.inf, 3: np.float32(4)})
+        with pytest.raises(ParameterError, match=r"norms\.b must be a number, got <object"):
+            run.log(2, norms={"b": object()})
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    assert line["hist"] == [1.0, None, 2.0]
+    assert line["norms"] == {"a": None, "3": 4.0}
+
+
+def test_settings_that_json_lacks_become_text_and_the_page_is_built(tmp_path):
+    for name, clip in {"none": math.inf, "some": 1.0}.items():
+        with Recorder(tmp_path / name, {"clip": clip, ("a", 1): 2}) as run:
+            run.log(1, knn=0.5)
+    assert read_run(tmp_path / "none").settings == {"clip": "Infinity", "('a', 1)": 2}
+    old = tmp_path / "some" / "manifest.json"
+    old.write_text(old.read_text().replace('"clip": 1.0', '"clip": NaN'))  # of an earlier version
+    build([tmp_path], tmp_path / "page.html")
+
+
+def test_a_reading_has_the_step_it_is_given(tmp_path):
+    with Recorder(tmp_path / "run") as run:
+        for step, reading in enumerate(readings(3)):
+            run.reading(reading, 10 * step)
+        run.log(40, knn=0.5)
+    assert read_run(tmp_path / "run").series["spectral/gradient"].step.tolist() == [0, 10, 20]

@@ -173,6 +173,12 @@ def test_pictures_of_sixteen_bits_keep_their_shades(tmp_path):
     assert (Pictures(tmp_path, size=8).pixels(0)[0].numpy() == shades >> 8).all()
 
 
+def test_pictures_of_floating_point_numbers_are_refused(tmp_path):
+    Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(tmp_path / "a.tiff")
+    with pytest.raises(DataError, match=r"a\.tiff in .*: a picture of floating-point numbers"):
+        Pictures(tmp_path, size=8).pixels(0)
+
+
 @pytest.mark.parametrize("ending", ["gif", "tif", "TIFF", "pgm"])
 def test_further_formats_are_pictures(tmp_path, ending):
     write_pictures(tmp_path)

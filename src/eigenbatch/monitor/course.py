@@ -94,7 +94,8 @@ class RunMemory:
             and sketch.second.shape == self._first[side].second.shape
             and min(sketch.count, self._first[side].count) >= STILL_ROWS
         }
-        if not self._first and step < EARLY_STEPS:
+        small = any(sketch.count < STILL_ROWS for sketch in self._first.values())
+        if (not self._first or small) and step < EARLY_STEPS:
             self._first = marks.sketches
         ready = reading.queue is None or reading.queue.likeness >= QUEUE_LIKENESS
         if self._found_at_first is None and step < EARLY_STEPS and ready:

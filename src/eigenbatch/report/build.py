@@ -162,7 +162,7 @@ def _row(run: Run, name: str) -> Row:
     elif run.stopped and not run.finished:
         state = "stopped"
     elif not run.curves and not run.evaluations:
-        state = "empty" if math.isnan(run.end[0]) else "not finite"
+        state = "not finite" if run.end[0] > 0 else "empty"  # the last line has a step, too
     else:
         state = "finished" if run.finished else "unfinished"
     return Row(

@@ -74,9 +74,8 @@ def group(runs: Sequence[Run], run_names: Sequence[str]) -> list[Group]:
         members.setdefault(key, []).append(index)
 
     def rank(indices: list[int]) -> tuple[bool, bool]:
-        settings = runs[indices[0]].settings or {}
-        baseline = any(settings.get(key) == BASELINE for key in SELECTOR)
-        return not settings, not baseline
+        first = runs[indices[0]]
+        return not first.settings, not is_baseline(first)
 
     ordered = sorted(members.values(), key=rank)
     telling = sorted(differing(runs), key=lambda key: key not in SELECTOR)
@@ -91,6 +90,12 @@ def group(runs: Sequence[Run], run_names: Sequence[str]) -> list[Group]:
         )
         for indices, run, name in zip(ordered, firsts, short, strict=True)
     ]
+
+
+def is_baseline(run: Run) -> bool:
+    """Whether others are compared with its selector: the first of a comparison, else random."""
+    settings = run.settings or {}
+    return any(settings.get(key) == run.origin.get("baseline", BASELINE) for key in SELECTOR)
 
 
 def progress_by_epoch(runs: Sequence[Run]) -> Progress | None:

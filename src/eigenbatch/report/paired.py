@@ -8,7 +8,7 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-from eigenbatch.report.groups import BASELINE, SELECTOR, Group
+from eigenbatch.report.groups import SELECTOR, Group, is_baseline
 from eigenbatch.report.runs import Run
 from eigenbatch.runs.paired import PairedDifference, paired_difference
 from eigenbatch.runs.summary import default_target, first_crossing
@@ -29,7 +29,7 @@ class Pairing:
 
 
 def pairings(runs: Sequence[Run], groups: Sequence[Group]) -> list[Pairing]:
-    """All comparisons that the runs allow; the baseline is random choice, else the first."""
+    """All comparisons that the runs allow, each with a baseline."""
     comparable = [
         (_but_selector(group.settings), index)
         for index, group in enumerate(groups)
@@ -38,7 +38,8 @@ def pairings(runs: Sequence[Run], groups: Sequence[Group]) -> list[Pairing]:
     found = []
     for _, members in groupby(sorted(comparable), key=lambda pair: pair[0]):
         indices = [index for _, index in members]
-        baseline = next((i for i in indices if _selector(groups[i]) == BASELINE), indices[0])
+        firsts = {index: runs[groups[index].runs[0]] for index in indices}
+        baseline = next((i for i in indices if is_baseline(firsts[i])), indices[0])
         for index in indices:
             if index != baseline:
                 found.append(_pairing(runs, groups, index, baseline))
@@ -58,7 +59,7 @@ def _pairing(
         return None
     after = [_accuracies(treated[seed])[-1] for seed in seeds]
     before = [_accuracies(reference[seed])[-1] for seed in seeds]
-    target = default_target([_first(reference[seed]) for seed in seeds], before)
+    target = default_target([reference[seed].untrained for seed in seeds], before)
     saved = [_time_saved(treated[seed], reference[seed], target) for seed in seeds]
     return Pairing(
         group=index,
@@ -90,12 +91,6 @@ def _time_saved(treated: Run, reference: Run, target: float) -> float:
 def _accuracies(run: Run) -> list[float]:
     assert run.accuracy is not None
     return [float(value) for value in run.accuracy.value]
-
-
-def _first(run: Run) -> float:
-    """Accuracy of the untrained encoder; NaN if it was not evaluated."""
-    assert run.accuracy is not None
-    return _accuracies(run)[0] if run.accuracy.step[0] == 0 else math.nan
 
 
 def _seconds_to(run: Run, target: float) -> float:

@@ -53,18 +53,12 @@ class Run:
     curves: dict[str, Curve]
     own: tuple[str, ...]  # names of the user's own metrics
     accuracy: Series | None  # what the run is judged by
+    untrained: float  # accuracy before the first step; NaN if it is unknown
     measure: str  # name of the accuracy, for people; "" without one
     evaluations: dict[str, Series]
     inside: dict[str, tuple[int, int]]  # band -> readings inside it, all readings
     spectrum: Heat | None
     findings: tuple[Episode, ...]
-
-    @property
-    def untrained(self) -> float:
-        """Accuracy before the first step; NaN if it was not evaluated."""
-        if self.accuracy is None or self.accuracy.step[0] != 0:
-            return math.nan
-        return float(self.accuracy.value[0])
 
     @property
     def rows(self) -> int:
@@ -152,6 +146,7 @@ def _load_run(record: RunRecord) -> Run:
         },
         own=own,
         accuracy=record.accuracy,
+        untrained=record.untrained,
         measure=MEASURES.get(record.accuracy_name or "", ""),
         evaluations={name: series[name] for name in EVALUATIONS if name in series},
         inside={

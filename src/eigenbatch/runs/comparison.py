@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -122,6 +123,8 @@ def compare(
     numbers = _seeds(seeds)
     check_comparison(list(named), len(numbers), target)
     require("scipy")  # before hours of training
+    path = Path(path).absolute()  # `train` may change the working directory
+    measures: dict[Path, str] = {}
     for seed in numbers:
         for name, selector in named.items():
             folder = run_folder(path, name, seed)
@@ -140,6 +143,8 @@ def compare(
                 raise RunError(
                     f"{folder} has no accuracy: call recorder.log(step, knn=...) in `train`"
                 )
+            check_measure(measures, done)
+            name_baseline(folder, next(iter(named)))
             progress(name, seed, float(done.accuracy.value[-1]))
     return load_comparison(list(named), numbers, path, target=target)
 
@@ -207,6 +212,9 @@ def load_comparison(
         selector: [_whole(run_folder(path, selector, seed)) for seed in seeds]
         for selector in selectors
     }
+    measures: dict[Path, str] = {}
+    for run in chain.from_iterable(runs.values()):
+        check_measure(measures, run)
     baseline = selectors[0]
     if target is None:
         untargeted = [summarise(run) for run in runs[baseline]]
@@ -236,6 +244,24 @@ def load_comparison(
             for selector, found in summaries.items()
         ),
     )
+
+
+def check_measure(measures: dict[Path, str], run: RunRecord) -> None:
+    """Add what a run is judged by; raises if an earlier one is judged by another metric."""
+    measures[run.folder] = run.accuracy_name or "nothing"
+    first, measure = next(iter(measures.items()))
+    if measures[run.folder] != measure:
+        raise RunError(
+            f"{run.folder} is judged by {measures[run.folder]!r}, {first} by {measure!r}: log one "
+            "and the same accuracy in all runs, or compare in another folder"
+        )
+
+
+def name_baseline(folder: Path, baseline: str) -> None:
+    """Write into a run what it is compared with, for the report."""
+    directory = RunDirectory(folder)
+    if directory.manifest.exists() and directory.read_manifest().get("baseline") != baseline:
+        directory.update_manifest(baseline=baseline)
 
 
 def time_saved(run: Summary, baseline: Summary) -> float:

@@ -155,7 +155,7 @@ def read_object(path: Path) -> tuple[dict[str, Any], str]:
     try:
         if path.exists() and not path.is_file():
             return {}, f"{path.name} is not a regular file"
-        content = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes(), parse_constant=str)
     except FileNotFoundError:
         return {}, f"{path.name} is missing"
     except OSError as error:
@@ -201,5 +201,12 @@ def plain(config: object) -> dict[str, Any]:
             f"config must be a mapping or a dataclass, got {type(config).__name__}: pass e.g. "
             "config={'lr': 1e-3}"
         )
-    values: dict[str, Any] = json.loads(json.dumps(dict(config), default=str))
+    text = json.dumps(_with_text_keys(config), default=str)
+    values: dict[str, Any] = json.loads(text, parse_constant=str)  # JSON has no Infinity
     return values
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _with_text_keys(one) for key, one in value.items()}
+    return [_with_text_keys(one) for one in value] if isinstance(value, list | tuple) else value

@@ -71,6 +71,20 @@ class RunRecord:
         return None if self.accuracy_name is None else self.series[self.accuracy_name]
 
     @property
+    def untrained(self) -> float:
+        """Accuracy before the first update, evaluated at step 0; NaN if it is unknown.
+
+        It is also unknown where step 0 seems to be the first epoch: a loss was logged there, or
+        evaluations without an epoch come at steps 0 and 1.
+        """
+        curve, losses = self.accuracy, self.series.get("loss")
+        if curve is None or curve.step[0] != 0 or (losses is not None and losses.step[0] == 0):
+            return math.nan
+        if math.isnan(curve.epoch[0]) and 1 in curve.step[:2]:
+            return math.nan
+        return float(curve.value[0])
+
+    @property
     def stopped(self) -> str | None:
         """Why the run ended early; None if it did not, or does not say."""
         reasons = [text for _, text in self.metrics.records["stopped"] if isinstance(text, str)]

@@ -126,21 +126,20 @@ class Recorder:
             raise ParameterError(
                 f"the record has a {min(taken)} of its own: log it as another name"
             )
-        if number < self._step and not self._back:
-            self._back = True
-            logger.warning(
-                "%s: step %d was logged after step %d. Count steps over all epochs, or curves and "
-                "final values are wrong", self.directory.path, number, self._step,
-            )  # fmt: skip
         finished_epochs = self._epoch if epoch is None else _epoch(epoch)
-        self._step, self._epoch, self._logged = number, finished_epochs, True
+        self._go_to(number)
+        self._epoch, self._logged = finished_epochs, True
         self._write(named)
 
-    def reading(self, reading: "Reading | None") -> None:
+    def reading(self, reading: "Reading | None", step: SupportsIndex | None = None) -> None:
         """Append a reading of the monitor: scalars, leading eigenvalues, findings in full.
 
-        None, which the monitor returns between two readings, writes nothing. The line has the step
-        of the last `log`; before any, the monitor's own count.
+        None, which the monitor returns between two readings, writes nothing.
+
+        Args:
+            reading: what the monitor returned.
+            step: of the reading; by default that of the last `log`, and before any the monitor's
+                own count. Give it in a loop that logs less often than the monitor reads.
         """
         if reading is not None:
             if not hasattr(reading, "scalars"):
@@ -148,7 +147,9 @@ class Recorder:
                     f"reading must be a Reading or None, got {type(reading).__name__}: pass what "
                     "the monitor returned"
                 )
-            if not self._logged and reading.step is not None:
+            if step is not None:
+                self._go_to(_step(step))
+            elif not self._logged and reading.step is not None:
                 self._step = reading.step
             self._write(reading_values(reading))
 
@@ -196,6 +197,15 @@ class Recorder:
         """Drop the lines after a checkpoint's mark and set the clock back to it."""
         self._file.cut(mark)
         self._start_clocks(last_line(self.directory.metrics))
+
+    def _go_to(self, step: int) -> None:
+        if step < self._step and not self._back:
+            self._back = True
+            logger.warning(
+                "%s: step %d was logged after step %d. Count steps over all epochs, or curves and "
+                "final values are wrong", self.directory.path, step, self._step,
+            )  # fmt: skip
+        self._step = step
 
     def _write(self, values: Mapping[str, Any]) -> None:
         line = self._line(values)
@@ -248,18 +258,27 @@ def plain_values(values: Mapping[str, Any]) -> Line:
     """Values as JSON: tensors of one element become numbers, what is not finite is left out."""
     line: Line = {}
     for name, value in values.items():
-        if hasattr(value, "item"):  # a tensor or numpy scalar
-            if math.prod(value.shape) != 1:
-                raise ParameterError(f"{name} must be one number, got shape {tuple(value.shape)}")
-            value = value.item()
-        if isinstance(value, float) and not math.isfinite(value):
-            if name == "loss":
-                line[name] = None
-            continue
-        if not isinstance(value, int | float | str | list | dict | None):
-            raise ParameterError(f"{name} must be a number, got {value!r:.60}")
-        line[name] = value
+        number = _plain(name, value)
+        if number is not None or value is None or name == "loss":
+            line[name] = number
     return line
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A value as JSON, null for a number that is not finite; also inside lists and mappings."""
+    if hasattr(value, "item"):  # a tensor or numpy scalar
+        if math.prod(value.shape) != 1:
+            raise ParameterError(f"{name} must be one number, got shape {tuple(value.shape)}")
+        value = value.item()
+    if isinstance(value, list | tuple):
+        return [_plain(name, one) for one in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(f"{name}.{key}", one) for key, one in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if not isinstance(value, int | float | str | None):
+        raise ParameterError(f"{name} must be a number, got {value!r:.60}")
+    return value
 
 
 def last_line(path: Path) -> Line:
@@ -302,4 +321,4 @@ def _number(value: Any) -> float:
 def _folder(path: object) -> Path:
     if not isinstance(path, (str, Path)) or not str(path).strip() or str(path) == ".":
         raise ParameterError(f"path must name a folder for the run, e.g. runs/mine, got {path!r}")
-    return Path(path)
+    return Path(path).absolute()  # a training loop may change the working directory

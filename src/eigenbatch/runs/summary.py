@@ -102,7 +102,7 @@ def summarise(
     ranks = series.get("sampler/participation_ratio")
     peak_sigma = _peak_sigma(series)
     return Summary(
-        first_accuracy=float(curve.value[0]) if curve.step[0] == 0 else math.nan,
+        first_accuracy=run.untrained,
         final_accuracy=float(curve.value[-1]),
         seconds=seconds,
         seconds_to_target=first_crossing(curve.seconds, curve.value, target),

@@ -11,6 +11,7 @@ from eigenbatch.runs.comparison import (
     Progress,
     check_comparison,
     load_comparison,
+    name_baseline,
     run_folder,
 )
 from eigenbatch.runs.directory import RunDirectory
@@ -70,6 +71,7 @@ def compare_selectors(
                     raise
                 diverged.append(str(reason))
                 continue
+            name_baseline(folder, selectors[0])
             accuracy = read_run(folder).accuracy
             progress(selector, seed, None if accuracy is None else float(accuracy.value[-1]))
     if diverged:

@@ -79,6 +79,8 @@ class Pictures(Dataset[Any]):
         try:
             with Image.open(io.BytesIO(self._read(name))) as picture:
                 return _eight_bits(picture).convert("RGB")
+        except DataError as reason:
+            raise DataError(f"{name} in {self.root}: {reason}") from None
         except Exception as reason:  # any exception of the reader means an invalid picture
             kind = type(reason).__name__
             raise DataError(
@@ -125,6 +127,10 @@ def _eight_bits(picture: "Image") -> "Image":
     """The same picture if it has 8 bits a channel; `convert` would cut 16 bits off as white."""
     from PIL import Image
 
+    if picture.mode == "F":
+        raise DataError(
+            "a picture of floating-point numbers has no known range: save it with 8 or 16 bits"
+        )
     if not picture.mode.startswith("I"):
         return picture
     pixels = np.asarray(picture).clip(0, 2**16 - 1)
