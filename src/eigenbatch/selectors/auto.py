@@ -127,7 +127,7 @@ class Auto:
         self._counts = [*(count for count in STEPS if count > seeds), seeds]
         hard: Iterable[Selector] = map(Neighbours, self._counts)
         if guard is not None:  # one rule for all levels: it warns once
-            hard = map(NoNearDuplicates(Random(), guard, shortfall="fill").around, hard)
+            hard = map(NoNearDuplicates(Random(), guard, shortfall="fill")._around, hard)
         self._levels: list[Selector] = [Random(), *hard]
 
     def __call__(

@@ -62,7 +62,7 @@ class OnePerGroup(Rule):
                 f"sample {int(ids.max())} has no group: groups has {len(self.groups)} entries, "
                 "one for each sample of the data set is needed"
             )
-        rule = self.around(bound(self.selector, ids, of))
+        rule = self._around(bound(self.selector, ids, of))
         rule.groups = self.groups[ids.to(self.groups.device)]
         return rule
 

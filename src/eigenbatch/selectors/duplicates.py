@@ -83,7 +83,7 @@ class NoNearDuplicates(Rule):
     def bind(self, ids: Tensor, of: int | None = None) -> Selector:
         """Pass the sample ids on to the inner selector."""
         check_ids(ids, of)
-        return self.around(bound(self.selector, ids, of))
+        return self._around(bound(self.selector, ids, of))
 
     def complete(
         self, offer: Offer, batch_size: int, *, generator: torch.Generator | None = None

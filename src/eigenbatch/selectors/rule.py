@@ -60,7 +60,7 @@ class Rule:
         """The same rule on what the inner selector uses for the next batch."""
         check_type(offer, Offer, "offer")
         inner, adjust = settled(self.selector, offer)
-        return self.around(inner), adjust
+        return self._around(inner), adjust
 
     @property
     def searched(self) -> int | None:
@@ -76,7 +76,7 @@ class Rule:
     def _parts(self) -> tuple[Selector, ...]:
         return (self.selector,)
 
-    def around(self, selector: Selector) -> Self:
+    def _around(self, selector: Selector) -> Self:
         """The same rule for another inner selector, counting into the same `unkept`."""
         twin = copy(self)
         twin.selector = selector
