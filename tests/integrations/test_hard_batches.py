@@ -7,20 +7,23 @@ from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
+    SparseEncoder,
 )
 from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MatryoshkaLoss,
     MultipleNegativesRankingLoss,
+    TripletLoss,
 )
 from sentence_transformers.sentence_transformer.modules import (
     Pooling,
     StaticEmbedding,
+    Transformer,
     WordEmbeddings,
 )
 from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import TrainerCallback
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, TrainerCallback
 
 from eigenbatch import Auto, Neighbours, OnePerGroup, Random, SpectralMonitor
 from eigenbatch.errors import ArgumentTypeError, ParameterError
@@ -67,8 +70,11 @@ def pairs(size=SIZE):
 def trainer(path, trained, hard, loss, *, data=None, evaluate=None, **options):
     args = SentenceTransformerTrainingArguments(
         output_dir=str(path), per_device_train_batch_size=BATCH, batch_sampler=hard, use_cpu=True,
-        report_to="none", disable_tqdm=True, learning_rate=1e-4, per_device_eval_batch_size=BATCH,
-        **{"dataloader_drop_last": True, "num_train_epochs": 3, "save_strategy": "no"} | options,
+        report_to="none", disable_tqdm=True, per_device_eval_batch_size=BATCH,
+        **{
+            "dataloader_drop_last": True, "learning_rate": 1e-4, "num_train_epochs": 3,
+            "save_strategy": "no",
+        } | options,
     )  # fmt: skip
     return SentenceTransformerTrainer(
         model=trained,
@@ -467,6 +473,7 @@ def test_a_loss_without_two_columns_is_named_once_and_training_continues(tmp_pat
     hard = HardBatches(trained, Neighbours(1))
     trainer(tmp_path, trained, hard, OneColumn(trained), num_train_epochs=1).train()
     assert sum("batches stay random" in record.message for record in caplog.records) == 1
+    assert "is the model of this HardBatches the one that is trained?" in caplog.text
     assert not hard.cache.filled.any()
 
 
@@ -496,6 +503,64 @@ def test_a_loss_that_encodes_in_pieces_fills_the_cache_as_the_plain_one(tmp_path
     assert torch.allclose(plain, pieces, atol=1e-3)
 
 
+def transformer(folder):
+    """A tokenised transformer: sentence-transformers encodes its later columns in one pass."""
+    words = ["[PAD]", "[UNK]", *(f"w{i}" for i in range(SIZE))]
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]"
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(words), hidden_size=DIM, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=2 * DIM, hidden_dropout_prob=0, attention_probs_dropout_prob=0,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(folder)
+    return SentenceTransformer(modules=[Transformer(str(folder)), Pooling(DIM)], device="cpu")
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        MultipleNegativesRankingLoss,
+        TripletLoss,
+        lambda trained: MatryoshkaLoss(trained, MultipleNegativesRankingLoss(trained), [DIM, 8]),
+        lambda trained: CachedMultipleNegativesRankingLoss(trained, mini_batch_size=3),
+    ],
+    ids=["plain", "triplet", "matryoshka", "cached"],
+)
+def test_columns_of_hard_negatives_leave_the_first_two_as_they_are(loss, tmp_path):
+    trained = transformer(tmp_path / "model")
+    hard, taken = HardBatches(trained, Neighbours(1)), []
+    monitor = SpectralMonitor(0.05, every=1, strict=True, quiet=True)
+    columns = {
+        name: [f"w{i} {word}" for i in range(SIZE)]
+        for name, word in {"anchor": "w0", "positive": "w1", "negative": "w2 w3"}.items()
+    }
+    made = trainer(
+        tmp_path, trained, hard, loss(trained), data=Dataset.from_dict(columns),
+        num_train_epochs=1, learning_rate=0.0,
+    )  # fmt: skip
+    made.add_callback(SpectralTrainerCallback(monitor, sinks=[taken.append]))
+    made.train()
+    for tower, name in enumerate(("anchor", "positive")):
+        own = trained.encode(columns[name], convert_to_tensor=True, normalize_embeddings=True)
+        assert ((hard.cache.get(range(SIZE), tower).float() * own).sum(1) > 0.999).all()
+    assert [reading.softmax.negatives for reading in taken] == [BATCH - 1] * (SIZE // BATCH)
+
+
+def test_evaluating_an_iterable_data_set_shows_auto_nothing(tmp_path):
+    trained, auto = model(), Auto(0.05)
+    hard = HardBatches(trained, auto)
+    stream = pairs().to_iterable_dataset()
+    trainer(
+        tmp_path, trained, hard, MultipleNegativesRankingLoss(trained), evaluate=stream,
+        eval_strategy="epoch", num_train_epochs=1,
+    ).train()  # fmt: skip
+    assert hard.cache.filled.all()
+
+
 def test_a_checkpoint_holds_the_settings_and_neither_data_nor_model(tmp_path):
     """The trainer pickles its arguments, of which the batch sampler is one."""
     trained = model()
@@ -517,6 +582,11 @@ def test_wrong_arguments_are_named():
         HardBatches(None, Neighbours(1))
     with pytest.raises(ArgumentTypeError, match="selector"):
         HardBatches(model(), 3)
+    sparse = SparseEncoder(modules=[model()[0]], device="cpu")
+    with pytest.raises(
+        ArgumentTypeError, match=r"must be a SentenceTransformer, got \S+SparseEncoder"
+    ):
+        HardBatches(sparse, Neighbours(1))
 
 
 def test_a_second_training_keeps_the_cache_of_the_same_data(tmp_path):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sampling_toys import LeastSimilar, Newest, Recording, filled_cache, random_rows
 
 from eigenbatch.core.spectrum import participation_ratio
-from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
+from eigenbatch.errors import ArgumentTypeError, NumericalWarning, ParameterError, ShapeError
 from eigenbatch.sampling import epoch_pass
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.errors import StateError
@@ -480,3 +480,27 @@ def test_what_was_made_in_inference_mode_is_used_outside():
         next(iter(sampler))
     cache.update(torch.arange(10), random_rows(10, seed=1))
     assert len(next(iter(sampler))) == 10
+
+
+def test_a_sampler_begun_or_saved_in_inference_mode_goes_on_outside():
+    begun = SpectralBatchSampler(filled_cache(40), 10, Greedy())
+    batches = iter(begun)
+    with torch.inference_mode():
+        next(batches)
+        state = begun.state_dict()
+    assert len(list(batches)) == 3
+    resumed = SpectralBatchSampler(filled_cache(40), 10, Greedy())
+    with torch.inference_mode():
+        resumed.load_state_dict(state)
+    assert len(list(resumed)) == 3
+
+
+def test_a_rule_is_kept_or_named_where_only_one_batch_is_known():
+    groups, cache = torch.arange(40) // 2, filled_cache(40)
+    rule = OnePerGroup(Random(), groups)
+    sampler = SpectralBatchSampler(cache, 10, rule, coverage="free", pool_size=10)
+    with pytest.raises(ShapeError, match="one row per group leaves"):
+        list(sampler)
+    with pytest.warns(NumericalWarning, match="filled at random"):
+        batches = list(SpectralBatchSampler(cache, 10, rule, pool_size=10))
+    assert rule.unkept == sum(len(groups[torch.tensor(one)].unique()) < 10 for one in batches)

@@ -173,6 +173,13 @@ def test_a_mapped_cache_on_another_device_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_mapped_in_inference_mode_is_updated_outside(tmp_path):
+    with torch.inference_mode():
+        cache = EmbeddingCache(10, 4, towers=2, path=tmp_path / "cache.bin")
+    cache.update([1], torch.ones(1, 4), torch.ones(1, 4))
+    assert cache.filled.sum() == 1
+
+
 def test_caches_that_share_a_file_share_its_clock(tmp_path):
     first = EmbeddingCache(4, 3, path=tmp_path / "cache.bin")
     earlier, copied = EmbeddingCache(4, 3, path=tmp_path / "cache.bin"), copy.deepcopy(first)

@@ -158,3 +158,9 @@ def test_no_ids_are_no_mistake():
     assert cache.age([]).tolist() == []
     cache.update([], torch.empty(0, 3))
     assert not cache.filled.any()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device")
+def test_a_device_that_the_machine_lacks_is_named():
+    with pytest.raises(ParameterError, match="device 'cuda' cannot be used here"):
+        EmbeddingCache(8, 2, device="cuda")

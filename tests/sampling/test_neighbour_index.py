@@ -10,6 +10,7 @@ from eigenbatch import (
     Greedy,
     Neighbours,
     NoNearDuplicates,
+    OnePerGroup,
     Random,
     SpectralBatchSampler,
 )
@@ -102,6 +103,20 @@ def test_an_index_is_reproducible_and_composes_with_a_guard():
         )
         batches.append([batch for _, batch in zip(range(4), sampler, strict=False)])
     assert batches[0] == batches[1]
+
+
+@pytest.mark.parametrize("rule", ["groups", "copies"])
+def test_with_an_index_a_rule_holds_for_the_seeds_too(rule):
+    copies, groups = 10, torch.arange(SIZE) % (SIZE // 10)
+    cache = EmbeddingCache(SIZE, DIM, dtype=torch.float32)
+    cache.update(torch.arange(SIZE), clustered(SIZE // copies).repeat(copies, 1))
+    hard = Neighbours(seeds=16)
+    guarded = OnePerGroup(hard, groups) if rule == "groups" else NoNearDuplicates(hard, 0.9999)
+    sampler = SpectralBatchSampler(
+        cache, 50, guarded, coverage="free", index=NeighbourIndex(cache, lists=20)
+    )
+    for _, batch in zip(range(20), sampler, strict=False):
+        assert len(groups[torch.tensor(batch)].unique()) == 50
 
 
 def test_it_is_rebuilt_every_so_many_epochs_and_waits_for_rows():

@@ -1,5 +1,6 @@
 """Continued batches are those of the uninterrupted run, while the cache keeps changing."""
 
+import copy
 import io
 
 import numpy as np
@@ -313,3 +314,27 @@ def test_a_state_that_was_loaded_onto_a_gpu_is_restored():
     other = Run()
     other.sampler.load_state_dict(state)
     assert list(other.sampler) == list(run.sampler)[1:]
+
+
+def test_a_stream_whose_epochs_end_early_is_resumed_after_what_workers_drew():
+    """As with Lightning's limit_train_batches: a new epoch begins after the batches drawn ahead."""
+
+    def made():
+        sampler = SpectralBatchSampler(filled_cache(56), 8, Random(), coverage="stream")
+        data = IndexedDataset(Numbers(56))
+        return sampler, DataLoader(data, batch_sampler=sampler, num_workers=2)
+
+    def trained(sampler, loader, epochs, states):
+        for epoch in epochs:
+            sampler.set_epoch(epoch)
+            for batch, (ids, _) in enumerate(loader):
+                yield ids.tolist()
+                if batch == 2:
+                    break
+            states.append(copy.deepcopy(sampler.state_dict(consumed=3)))
+
+    states = []
+    whole = list(trained(*made(), range(3), states))
+    sampler, loader = made()
+    sampler.load_state_dict(states[0])
+    assert list(trained(sampler, loader, [1, 2], [])) == whole[3:]

@@ -1,7 +1,8 @@
 """Text columns from the embeddings that a model makes in one training step.
 
 Losses of the Cached... family (GradCache) encode all columns twice: first without gradients, one
-piece of a column after the other, then with gradients. Other losses encode a column at once.
+piece of a column after the other, then with gradients. Other losses encode a column at once, or the
+first and then all others together.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,10 +20,13 @@ LABELS = {"label", "labels", "score", "scores"}
 
 
 def joined(pieces: Sequence[Tensor], rows: int) -> list[Tensor]:
-    """Consecutive pieces as columns of `rows` rows; what is left over is the last one."""
+    """Consecutive pieces as columns of `rows` rows; what is left over is the last one.
+
+    A longer piece is several columns: sentence-transformers 6 encodes all but the first at once.
+    """
     columns: list[Tensor] = []
     begun: list[Tensor] = []
-    for piece in pieces:
+    for piece in (part for whole in pieces for part in torch.split(whole, max(rows, 1))):
         begun.append(piece)
         if sum(map(len, begun)) >= rows:
             columns.append(torch.cat(begun))
@@ -99,7 +103,7 @@ class Captured:
         rows = [one.rows for one in self._found if isinstance(one.rows, Tensor)]
         pieces = len(list(takewhile(lambda one: not one.with_gradients, self._found)))
         if pieces < 2 or (pieces == 2 and self.columns is None):
-            return rows[:2]
+            return joined(rows[:2], len(rows[0]))[:2] if rows else []
         if self._found[0].of_pair:
             return [torch.cat(rows[side:pieces:2]) for side in range(2)]
         total = sum(map(len, rows[:pieces]))

@@ -49,7 +49,7 @@ class HardBatches(TrainerCallback):
     """Batch sampler and callback in one: chooses batches by cached anchors and positives.
 
     The first two text columns are two towers of a cache that every training step refreshes, without
-    extra forward passes. The first epoch has random batches, unless all samples are encoded once.
+    extra forward passes; further columns, such as hard negatives, are trained on only. The first epoch has random batches, unless all samples are encoded once.
     Data sets to evaluate have random batches; a DatasetDict to train on is refused. A loss may
     encode a column in pieces, as the Cached... family does. From a loss that shortens embeddings
     (Matryoshka) nothing is captured: the batches then stay as the cache was, and a warning says so.
@@ -90,7 +90,8 @@ class HardBatches(TrainerCallback):
         check_choice(coverage, ("epoch", "stream", "free"), "coverage")
         names = ("get_embedding_dimension", "get_sentence_embedding_dimension")  # new and old name
         dimension = next((getattr(model, name) for name in names if hasattr(model, name)), None)
-        if dimension is None or not hasattr(model, "register_forward_hook"):
+        sparse = hasattr(model, "sparsity")  # a SparseEncoder
+        if sparse or dimension is None or not hasattr(model, "register_forward_hook"):
             raise ArgumentTypeError(f"model must be a SentenceTransformer, got {described(model)}")
         self._model, self._dim = model, int(dimension())
         self._selector, self._coverage, self._pool_size = selector, coverage, pool_size
@@ -165,8 +166,10 @@ class HardBatches(TrainerCallback):
         if self._batches is None or not told:
             return
         size = self._batches.batch_size
-        dataset = getattr(eval_dataloader, "dataset", None)
-        if dataset is None or len(dataset) < size or len(_text_columns(dataset)) < 2:
+        dataset: Any = getattr(eval_dataloader, "dataset", None)
+        if not hasattr(dataset, "__len__"):  # also an IterableDataset
+            return
+        if len(dataset) < size or len(_text_columns(dataset)) < 2:
             return
         if LABELS & set(dataset.column_names):  # scored pairs: not all of them are positives
             return
@@ -272,10 +275,13 @@ class HardBatches(TrainerCallback):
                 self._warned = True
                 logger.warning(
                     "a training step gave embeddings of shapes %s, expected two of %s: batches "
-                    "stay random. Matryoshka losses may shorten the embeddings: they cannot be "
-                    "used then",
+                    "stay random. %s",
                     [tuple(rows.shape) for rows in pieces],
                     shape,
+                    "Matryoshka losses may shorten the embeddings: they cannot be used then"
+                    if len(columns) == 2
+                    else "Are there two columns of texts, and is the model of this HardBatches "
+                    "the one that is trained?",
                 )
             if not several:
                 return

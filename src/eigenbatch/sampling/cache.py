@@ -347,7 +347,8 @@ class EmbeddingCache:
         self._rows, self._ticks = self._mapped.rows, self._mapped.ticks
         self._visits = self._mapped.visits
         # Counted apart: a process could find the visit of another in the file, and count it again.
-        self._counted = self._visits.clone()
+        with torch.inference_mode(False):
+            self._counted = self._visits.clone()
 
     def _last_written(self) -> Tensor | None:
         """Ids of the last update of a file, if it was a training step."""

@@ -11,12 +11,12 @@ from eigenbatch.errors import ParameterError, ShapeError
 
 
 def device_of(device: torch.device | str) -> torch.device:
-    """The device; raises ParameterError if torch does not know it."""
+    """The device; raises ParameterError if torch does not know it or this machine lacks it."""
     check_type(device, (torch.device, str), "device")
     try:
-        return torch.device(device)
-    except RuntimeError as reason:
-        raise ParameterError(f"device {device!r} is unknown to torch: {reason}") from None
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as reason:  # no CUDA is an AssertionError
+        raise ParameterError(f"device {str(device)!r} cannot be used here: {reason}") from None
 
 
 def index_of(ids: Tensor | Sequence[int], size: int, device: torch.device) -> Tensor:

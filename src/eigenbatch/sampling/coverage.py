@@ -19,10 +19,14 @@ from eigenbatch.sampling.order import POOL, ShuffledEpochs, key
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidates:
-    """Distinct ids, the longest buffered first; the first `due` of them must be taken."""
+    """Distinct ids, the longest buffered first; the first `due` of them must be taken.
+
+    A selector may start from the first `seeds` of them: their neighbours are among the candidates.
+    """
 
     ids: Tensor  # (k,)
     due: int
+    seeds: int = 0
 
 
 Places = NDArray[np.int64]

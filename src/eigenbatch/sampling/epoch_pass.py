@@ -41,7 +41,10 @@ class EpochPass:
         self.start = coverage.state_dict()
         self.drawn = 0  # batches yielded
         self.ended = False  # True once StopIteration was raised
-        self._journal = torch.full((batches, batch_size), -1, dtype=torch.int32)  # -1: not drawn
+        with torch.inference_mode(False):  # or it could never be changed outside of it
+            self._journal = torch.full(
+                (batches, batch_size), -1, dtype=torch.int32
+            )  # -1: not drawn
         self.selector_state = selector_state  # after the last choice
         self._statistics: dict[int, Selection | dict[str, float]] = {}  # by number of the batch
 
@@ -65,6 +68,11 @@ class EpochPass:
             self._statistics.pop(self.drawn - KEPT, None)
             self._compute_old(selection.rows.numel() + selection.baseline.numel())
         self.drawn += 1
+
+    def repeat_recorded(self) -> None:
+        """Take what was drawn before a resume and is not used: the next epoch begins after it."""
+        while not self.finished and (ids := self.recorded) is not None:
+            self.hand_out(ids)
 
     def _compute_old(self, numbers: int) -> None:
         """Keep no more embeddings than `NUMBERS`, if every batch has so many."""
@@ -107,7 +115,8 @@ class EpochPass:
         """Continue from `state`, with a journal of our own; returns the selector's state."""
         self.start = state["start"]
         self.coverage.load_state_dict(self.start)
-        self._journal = state["journal"].clone()
+        with torch.inference_mode(False):
+            self._journal = state["journal"].clone()
         self.selector_state = dict(state["selector"])  # ours: see keep_selector_state
         for _ in range(state["consumed"]):
             if self.finished or (ids := self.recorded) is None:

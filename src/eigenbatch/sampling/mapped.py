@@ -73,13 +73,14 @@ class MappedRows:
     def __init__(self, path: Path, layout: Layout) -> None:
         self.place = path.absolute(), layout  # enough to open it again elsewhere
         self._bytes = np.memmap(path, dtype=np.uint8, mode="r+")
-        whole = torch.from_numpy(self._bytes)
-        rows = whole[HEADER : HEADER + layout.row_bytes].view(getattr(torch, layout.dtype))
-        self.rows: Tensor = rows.view(layout.size, layout.towers * layout.dim)
-        self.ticks: Tensor = whole[layout.tick_offset : layout.visit_offset].view(torch.int32)
-        self.visits: Tensor = whole[layout.visit_offset : layout.file_bytes]
-        self.inferred: Tensor = whole[INFERRED:CLOCK].view(torch.int64)  # (1,)
-        self.clock: Tensor = whole[CLOCK:HEADER].view(torch.int64)  # (1,)
+        with torch.inference_mode(False):  # or they could never be changed outside of it
+            whole = torch.from_numpy(self._bytes)
+            rows = whole[HEADER : HEADER + layout.row_bytes].view(getattr(torch, layout.dtype))
+            self.rows: Tensor = rows.view(layout.size, layout.towers * layout.dim)
+            self.ticks: Tensor = whole[layout.tick_offset : layout.visit_offset].view(torch.int32)
+            self.visits: Tensor = whole[layout.visit_offset : layout.file_bytes]
+            self.inferred: Tensor = whole[INFERRED:CLOCK].view(torch.int64)  # (1,)
+            self.clock: Tensor = whole[CLOCK:HEADER].view(torch.int64)  # (1,)
 
     @classmethod
     def open_or_create(cls, path: Path, layout: Layout) -> Self:

@@ -192,7 +192,7 @@ class IndexedPools(FreshPools):
             return Candidates(ids=pool, due=0)
         near = self._index.neighbours(seeds, 3 * -(-batch_size // len(seeds))).flatten()
         ids = torch.cat([seeds, near[near >= 0], pool]).tolist()
-        return Candidates(ids=torch.tensor(list(dict.fromkeys(ids))), due=len(seeds))
+        return Candidates(ids=torch.tensor(list(dict.fromkeys(ids))), due=0, seeds=len(seeds))
 
 
 def check_index(

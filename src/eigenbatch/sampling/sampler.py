@@ -398,6 +398,7 @@ class SpectralBatchSampler(BatchSampler):
         stop = start + min(used, self.cache.size) if self.coverage == "epoch" else None
         buffer = Buffer(self._epochs, self.pool_size, start=start, stop=stop, due=self._seeds)
         if self.coverage == "stream" and self._pass and self._pass.epoch == epoch - 1:
+            self._pass.repeat_recorded()
             buffer.load_state_dict(self._pass.coverage.state_dict())
         elif self.coverage == "stream" and self._pass and self._pass.epoch == epoch:
             buffer.load_state_dict(self._pass.start)

@@ -11,7 +11,15 @@ from torch import Tensor
 from eigenbatch.core.spectrum import participation_ratio
 from eigenbatch.sampling.cache import EmbeddingCache
 from eigenbatch.sampling.coverage import Candidates
-from eigenbatch.selectors.offer import Offer, complete, completes, distinct, places_of
+from eigenbatch.selectors.offer import (
+    Offer,
+    complete,
+    completes,
+    distinct,
+    parts_of,
+    places_of,
+)
+from eigenbatch.selectors.rule import Rule
 from eigenbatch.selectors.selector import Selector, shuffled
 
 COPIED = 4
@@ -95,6 +103,7 @@ class Request:
     batch: int
     batch_size: int
     due: int
+    seeds: int  # of the first candidates, that a selector may start from
     most_unknown: int  # how many unknown candidates may be taken before the selector chooses
     ids: Tensor  # (k,) candidates, the longest buffered first
     ages: Tensor  # (k,) -1 unknown
@@ -140,6 +149,7 @@ class Request:
             batch=batch,
             batch_size=batch_size,
             due=0 if candidates is None else candidates.due,
+            seeds=0 if candidates is None else candidates.seeds,
             most_unknown=most_unknown,
             ids=ids,
             ages=ages,
@@ -203,7 +213,8 @@ class Request:
         ones were taken is dropped afterwards.
         """
         count = int(known.count_nonzero())
-        if count <= self.batch_size:
+        ruled = any(isinstance(part, Rule) for part in parts_of(selector))
+        if count < self.batch_size or (count == self.batch_size and not ruled):
             return places_of(known)[self._shuffled(count)]
         begun = torch.tensor(taken, dtype=torch.int64)
         device = self.rows.device
@@ -211,6 +222,7 @@ class Request:
             rows=self.rows,
             towers=self.towers,
             given=row_of[begun[known[begun]]].to(device),
+            seeds=row_of[: self.seeds].to(device),
             barred=None if barred is None else barred.to(device),
             must_fill=self.must_fill,
         )

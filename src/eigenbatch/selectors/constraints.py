@@ -67,9 +67,12 @@ class OnePerGroup(Rule):
         return rule
 
     def _representatives(self, offer: Offer, generator: torch.Generator | None) -> Tensor:
-        """A random row of every group that no given row belongs to."""
+        """A row of every group that no given row belongs to: a seed, else a random one."""
         every = self.groups.to(offer.rows.device)
         order = offer.shuffled(generator)
+        if len(offer.seeds):
+            first = torch.isin(order, offer.seeds)
+            order = torch.cat([order[first], order[~first]])
         order = order[~torch.isin(every[order], every[offer.given])]
         groups = every[order]  # (k,) in random order
         ordered = groups.argsort(stable=True)

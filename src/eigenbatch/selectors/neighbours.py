@@ -53,7 +53,7 @@ class Neighbours:
         check_offer(offer, batch_size, generator)
         given = offer.given
         missing = min(self.seeds, batch_size) - len(given)
-        batch = torch.cat([given, offer.some(missing, generator)]) if missing > 0 else given
+        batch = torch.cat([given, offer.starts(missing, generator)]) if missing > 0 else given
         seeds = batch[: self.seeds]
         return torch.cat([batch, nearest(offer, seeds, batch, batch_size - len(batch))])
 

@@ -42,6 +42,7 @@ class Offer:
         rows: (k, d) unit rows, or (k, 2d) for two towers: an anchor and its key in one row.
         towers: 1 or 2.
         given: (g,) rows that are in the batch already.
+        seeds: rows to start from, for a selector that does; an index has found their neighbours.
         barred: (k,) True where a row must not be chosen; None: all may be.
         must_fill: the batch must be full, because every sample has to be used. A rule that leaves
             too few rows then fills the batch, also with shortfall="raise".
@@ -59,17 +60,19 @@ class Offer:
     rows: Tensor
     towers: int = 1
     given: Tensor = field(default_factory=_none)
+    seeds: Tensor = field(default_factory=_none)
     barred: Tensor | None = None
     must_fill: bool = False
     products: dict[tuple[int, ...], Tensor] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("rows", "given"):
+        for name in ("rows", "given", "seeds"):
             check_tensor(getattr(self, name), name)
         check_type(self.barred, (Tensor, type(None)), "barred")
         whole(self.towers, "towers", least=1)
         check_flags(must_fill=self.must_fill)
-        object.__setattr__(self, "given", self.given.to(self.rows.device))
+        for name in ("given", "seeds"):
+            object.__setattr__(self, name, getattr(self, name).to(self.rows.device))
 
     @classmethod
     def of(cls, pool: Tensor, batch_size: int) -> "Offer":
@@ -138,6 +141,15 @@ class Offer:
         """(count,) random rows that can be chosen."""
         drawn = distinct(count, self.taken, len(self), generator)
         return drawn.to(self.rows.device)
+
+    def starts(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """(count,) rows to start from that can be chosen: seeds, then random ones."""
+        taken = self.taken
+        seeds = self.seeds if taken is None else self.seeds[~taken[self.seeds]]
+        if not len(seeds):
+            return self.some(count, generator)
+        rest = replace(self, given=torch.cat([self.given, seeds]))
+        return torch.cat([seeds[:count], rest.some(max(0, count - len(seeds)), generator)])
 
 
 def places_of(mask: Tensor) -> Tensor:
