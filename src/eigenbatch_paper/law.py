@@ -131,7 +131,7 @@ def draw(made: Sequence[Point], figure: "Figure") -> None:
     tidy(
         beaten,
         "Similar batches pay where random ones are easy, but not from memory",
-        "positives that do not beat all negatives of a random batch, share, second half of the run",
+        "share of positives that do not beat all negatives, second half of the run",
         "final score against Random, points",
     )
     beaten.legend(frameon=False, fontsize=8)
