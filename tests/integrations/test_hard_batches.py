@@ -3,6 +3,7 @@
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
+from PIL import Image
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -27,7 +28,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, Trainer
 
 from eigenbatch import Auto, Neighbours, OnePerGroup, Random, SpectralMonitor
 from eigenbatch.errors import ArgumentTypeError, ParameterError
-from eigenbatch.integrations.sentence_transformers import HardBatches
+from eigenbatch.integrations.sentence_transformers import HardBatches, _first_columns
 from eigenbatch.integrations.transformers import SpectralTrainerCallback
 from eigenbatch.selectors import EveryNth
 
@@ -350,7 +351,9 @@ def test_encoding_needs_two_columns_of_texts_from_the_start(tmp_path, options):
     hard = HardBatches(trained, Neighbours(1), **options)
     one = trainer(tmp_path, trained, hard, OneColumn(trained), num_train_epochs=1)
     one.train_dataset = Dataset.from_dict({"anchor": ["w1", "w2"] * BATCH})
-    with pytest.raises(ParameterError, match="two columns of texts, found anchor"):
+    with pytest.raises(
+        ParameterError, match="first two columns must be texts or pictures, found anchor"
+    ):
         one.train()
 
 
@@ -540,14 +543,18 @@ def test_columns_of_hard_negatives_leave_the_first_two_as_they_are(loss, tmp_pat
     }
     made = trainer(
         tmp_path, trained, hard, loss(trained), data=Dataset.from_dict(columns),
-        num_train_epochs=1, learning_rate=0.0,
+        num_train_epochs=1, learning_rate=0.0, logging_steps=1,
     )  # fmt: skip
     made.add_callback(SpectralTrainerCallback(monitor, sinks=[taken.append]))
     made.train()
     for tower, name in enumerate(("anchor", "positive")):
         own = trained.encode(columns[name], convert_to_tensor=True, normalize_embeddings=True)
         assert ((hard.cache.get(range(SIZE), tower).float() * own).sum(1) > 0.999).all()
-    assert [reading.softmax.negatives for reading in taken] == [BATCH - 1] * (SIZE // BATCH)
+    assert [one.softmax.negatives for one in taken] == [2 * BATCH - 1] * (SIZE // BATCH)
+    losses = [line["loss"] for line in made.state.log_history if "loss" in line]
+    if "Multiple" in type(made.loss).__name__:
+        assert [one.softmax.loss for one in taken] == pytest.approx(losses, rel=1e-3)
+    assert "neighbours" not in taken[0].selection
 
 
 def test_evaluating_an_iterable_data_set_shows_auto_nothing(tmp_path):
@@ -623,3 +630,11 @@ def test_half_of_the_wiring_is_named(tmp_path, caplog):
     assert "callbacks=[hard]" not in caplog.text
     only_sampler.train()
     assert caplog.text.count("callbacks=[hard]") == 1
+
+
+def test_the_first_two_columns_are_cached_whatever_their_type():
+    pictures = [Image.new("RGB", (8, 8))] * 4
+    columns = {"image": pictures, "caption": list("abcd"), "negative": list("efgh")}
+    assert _first_columns(Dataset.from_dict(columns)) == ["image", "caption"]
+    lists = {"anchor": list("abcd"), "negatives": [["a", "b"]] * 4, "positive": list("abcd")}
+    assert _first_columns(Dataset.from_dict(lists)) == ["anchor"]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -65,7 +65,15 @@ def sliceable_model() -> SentenceTransformer:
 
 
 def train(
-    callback, directory: Path, *, accumulate=1, model=None, loss=None, resume=None, **changes
+    callback,
+    directory: Path,
+    *,
+    accumulate=1,
+    model=None,
+    loss=None,
+    resume=None,
+    data=None,
+    **changes,
 ):
     model = model or tiny_model()
     following = [*WORDS[1:], WORDS[0]]
@@ -82,7 +90,7 @@ def train(
             use_cpu=True,
             **({"save_strategy": "no"} | changes),
         ),
-        train_dataset=Dataset.from_dict({"anchor": WORDS, "positive": positives}),
+        train_dataset=data or Dataset.from_dict({"anchor": WORDS, "positive": positives}),
         loss=loss or MultipleNegativesRankingLoss(model, scale=SCALE),
         callbacks=callback if isinstance(callback, list) else [callback],
     )
@@ -455,3 +463,51 @@ def test_after_the_end_of_an_epoch_a_resumed_run_counts_from_zero(tmp_path: Path
         tmp_path / f"checkpoint-{len(sampler)}" / "spectral_monitor.pt", weights_only=True
     )
     assert (saved["consumed"], saved["sampler"]["epoch"]) == (1, 1)
+
+
+def test_losses_that_normalise_need_no_model_that_does(tmp_path: Path) -> None:
+    taken = []
+    monitor = SpectralMonitor(1 / SCALE, every=1, strict=True, quiet=True)
+    trainer = train(
+        SpectralTrainerCallback(monitor, sinks=[taken.append]), tmp_path, logging_steps=1
+    )
+    losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    assert [one.softmax.loss for one in taken] == pytest.approx(losses, rel=1e-3)
+    assert "non-unit input" not in {found.name for one in taken for found in one.diagnoses}
+
+
+def test_pieces_of_several_data_sets_are_read(tmp_path: Path) -> None:
+    taken, model = [], sliceable_model()
+    monitor = SpectralMonitor(1 / SCALE, every=1, strict=True, quiet=True)
+    pairs = Dataset.from_dict({"anchor": WORDS, "positive": WORDS[1:] + WORDS[:1]})
+    triplets = pairs.add_column("negative", WORDS[2:] + WORDS[:2])
+    train(
+        SpectralTrainerCallback(monitor, sinks=[taken.append]), tmp_path, model=model,
+        loss=CachedMultipleNegativesRankingLoss(model, scale=SCALE, mini_batch_size=3),
+        data=DatasetDict(pairs=pairs, triplets=triplets),
+    )  # fmt: skip
+    assert len(taken) == 2 * STEPS
+    assert {one.softmax.negatives for one in taken} == {PAIRS - 1}  # of the first two columns
+
+
+def test_inputs_that_the_trainer_dropped_are_named() -> None:
+    model = nn.Identity()
+    callback = SpectralTrainerCallback(
+        SpectralMonitor(1 / SCALE), ids=lambda inputs: inputs[0]["ids"]
+    )
+    callback.on_train_begin(None, TrainerState(), None, model=model)
+    model({"sentence_embedding": torch.randn(8, 4)})
+    model({"sentence_embedding": torch.randn(8, 4)})
+    with pytest.raises(ParameterError, match=r"KeyError\('ids'\).*remove_unused_columns=False"):
+        callback.on_step_end(None, TrainerState(), None)
+
+
+def test_a_training_that_begins_again_has_a_record_of_its_own(tmp_path: Path, caplog) -> None:
+    """As with auto_find_batch_size after memory ran out: there is no on_train_end."""
+    monitor = SpectralMonitor(1 / SCALE, every=1, quiet=True)
+    callback = SpectralTrainerCallback(monitor, record=tmp_path / "run")
+    for _ in range(2):
+        callback.on_train_begin(None, TrainerState(), None, model=nn.Identity())
+        callback.on_log(None, SimpleNamespace(global_step=1), None, logs={"loss": 1.0})
+    assert "unfinished run: it was moved" in caplog.text
+    assert len(read_run(tmp_path / "run").series["loss"]) == 1

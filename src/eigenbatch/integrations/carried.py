@@ -187,8 +187,9 @@ class RunRecord:
 
         A run that begins at step 0 keeps apart what the folder holds of an unfinished one.
         """
-        if self._path is None or self._run is not None:
+        if self._path is None or (self._run is not None and step):
             return
+        self.close("training began again")
         directory = RunDirectory(Path(self._path))
         exists = directory.manifest.exists()
         if exists and not step:

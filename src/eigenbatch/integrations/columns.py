@@ -34,10 +34,21 @@ def joined(pieces: Sequence[Tensor], rows: int) -> list[Tensor]:
     return [*columns, torch.cat(begun)] if begun else columns
 
 
+def encoded_names(names: Sequence[str]) -> list[str]:
+    """The columns that sentence-transformers encodes."""
+    return [name for name in names if name not in LABELS | {"dataset_name"}]
+
+
 def encoded_columns(dataset: Any) -> int | None:
-    """How many columns of a data set the trainer encodes; None if it does not say."""
+    """How many columns of a data set the trainer encodes; None if it does not say.
+
+    A DatasetDict becomes several data sets in one: it says so if all have as many.
+    """
+    counts = set(map(encoded_columns, getattr(dataset, "datasets", None) or ()))
+    if len(counts) == 1:
+        return counts.pop()
     names = getattr(dataset, "column_names", None)
-    return len(set(names) - LABELS - {"dataset_name"}) if isinstance(names, list) else None
+    return len(encoded_names(names)) if isinstance(names, list) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,11 +71,12 @@ def check_not_split(args: Any) -> None:
 
 
 class Captured:
-    """What a model made in one training step, as far as two columns need it."""
+    """What a model made in one training step, of the first two columns or of all that are known."""
 
     def __init__(self) -> None:
         self._found: list[_Encoded] = []
         self.columns: int | None = None  # that a step encodes, if it is known
+        self.batch: int | None = None  # rows of a column, in all but the last batch of an epoch
 
     def __len__(self) -> int:
         return len(self._found)
@@ -75,8 +87,10 @@ class Captured:
         inputs: Any,
         output: Any,
     ) -> None:
-        """Keep the embeddings of a call, one or both; if that fails, `two_columns` will raise."""
-        if len(self) >= 2 and any(one.with_gradients for one in self._found):
+        """Keep the embeddings of a call, one or both; if that fails, `all_columns` will raise."""
+        rows = [len(one.rows) for one in self._found if isinstance(one.rows, Tensor)]
+        enough = len(self) >= 2 and sum(rows) >= (self.columns or 2) * max(rows[:1], default=0)
+        if enough and any(one.with_gradients for one in self._found):
             return
         found: list[Tensor | Exception]
         try:
@@ -95,28 +109,51 @@ class Captured:
         """Forget the step."""
         self._found.clear()
 
+    @property
+    def has_more(self) -> bool:
+        """Whether a column after the second was encoded: hard negatives."""
+        rows = [len(one.rows) for one in self._found if isinstance(one.rows, Tensor)]
+        return (self.columns or 2) > 2 and sum(rows) > 2 * max(rows[:1], default=0)
+
     def two_columns(self) -> list[Tensor]:
         """Embeddings of the first two columns, or of one if there are no more."""
+        return self.all_columns()[:2]
+
+    def all_columns(self) -> list[Tensor]:
+        """Embeddings of as many columns as are known to be encoded; else of the first two."""
         for one in self._found:
             if isinstance(one.rows, Exception):
                 raise one.rows
         rows = [one.rows for one in self._found if isinstance(one.rows, Tensor)]
         pieces = len(list(takewhile(lambda one: not one.with_gradients, self._found)))
         if pieces < 2 or (pieces == 2 and self.columns is None):
-            return joined(rows[:2], len(rows[0]))[:2] if rows else []
+            return joined(rows, len(rows[0]))[: self.columns or 2] if rows else []
         if self._found[0].of_pair:
             return [torch.cat(rows[side:pieces:2]) for side in range(2)]
         total = sum(map(len, rows[:pieces]))
-        if self.columns is None or total % self.columns:
-            raise ShapeError(
-                f"the loss encodes in pieces, {total} rows in all of {self.columns} columns: "
-                "these cannot be told apart. Train on a Dataset that names its columns"
-            )
-        return joined(rows[:pieces], total // self.columns)[:2]
+        if self.columns is not None and total % self.columns == 0:
+            return joined(rows[:pieces], total // self.columns)
+        if self.columns is None and self.batch is not None and total % self.batch == 0:
+            return joined(rows[:pieces], self.batch)
+        raise ShapeError(
+            f"the loss encodes in pieces, {total} rows in all of {self.columns} columns: these "
+            "cannot be told apart. Train on a Dataset that names its columns"
+        )
 
     def of_anchors(self, read: Callable[[Any], Tensor], rows: int) -> Tensor:
         """What the inputs of the first column say about its rows."""
-        found = read(self._found[0].inputs)
+        try:
+            found = read(self._found[0].inputs)
+        except (KeyError, IndexError, TypeError) as reason:
+            inputs = self._found[0].inputs
+            names = (
+                ", ".join(map(str, inputs)) if isinstance(inputs, dict) else type(inputs).__name__
+            )
+            raise ParameterError(
+                f"ids= or labels= cannot read the inputs of the model ({names}): {reason!r}. The "
+                "Trainer drops columns that forward() does not name, unless "
+                "remove_unused_columns=False or label_names=[...] is set"
+            ) from reason
         for one in self._found[1:]:
             if len(found) >= rows:
                 break

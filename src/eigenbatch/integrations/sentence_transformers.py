@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler
 from eigenbatch.checks import check_callable, check_choice, check_flags, described, whole
 from eigenbatch.errors import ArgumentTypeError, ParameterError
 from eigenbatch.integrations.carried import Refresher, with_direction
-from eigenbatch.integrations.columns import LABELS, check_not_split, joined
+from eigenbatch.integrations.columns import LABELS, check_not_split, encoded_names, joined
 from eigenbatch.integrations.drawn_batches import DrawnBatches, drawn_batches_of
 from eigenbatch.missing import missing
 from eigenbatch.processes import rank_and_world
@@ -48,10 +48,11 @@ class SavedHardBatches(NamedTuple):
 class HardBatches(TrainerCallback):
     """Batch sampler and callback in one: chooses batches by cached anchors and positives.
 
-    The first two text columns are two towers of a cache that every training step refreshes, without
-    extra forward passes; further columns, such as hard negatives, are trained on only. The first epoch has random batches, unless all samples are encoded once.
-    Data sets to evaluate have random batches; a DatasetDict to train on is refused. A loss may
-    encode a column in pieces, as the Cached... family does. From a loss that shortens embeddings
+    The first two columns are two towers of a cache that every training step refreshes, without
+    extra forward passes; further columns, such as hard negatives, are trained on only. The first
+    epoch has random batches, unless all samples are encoded once. Data sets to evaluate have random
+    batches; a DatasetDict to train on is refused. A loss may encode a column in pieces, as the
+    Cached... family does. From a loss that shortens embeddings
     (Matryoshka) nothing is captured: the batches then stay as the cache was, and a warning says so.
     Cache and sampler are saved in checkpoints: a resumed run continues with the batches that the
     whole one would have had. `Auto` is shown four batches of the `eval_dataset` at every
@@ -169,7 +170,7 @@ class HardBatches(TrainerCallback):
         dataset: Any = getattr(eval_dataloader, "dataset", None)
         if not hasattr(dataset, "__len__"):  # also an IterableDataset
             return
-        if len(dataset) < size or len(_text_columns(dataset)) < 2:
+        if len(dataset) < size or len(_first_columns(dataset)) < 2:
             return
         if LABELS & set(dataset.column_names):  # scored pairs: not all of them are positives
             return
@@ -342,18 +343,20 @@ class HardBatches(TrainerCallback):
 
 
 def _two_columns(dataset: Any) -> list[str]:
-    """Names of the first two columns that hold texts."""
-    names = _text_columns(dataset)
+    """Names of the two columns that are cached."""
+    names = _first_columns(dataset)
     if len(names) < 2:
         raise ParameterError(
-            "to encode samples there must be two columns of texts, found "
+            "to encode samples the first two columns must be texts or pictures, found "
             f"{', '.join(names) or 'none'} among {', '.join(dataset.column_names)}"
         )
-    return names[:2]
+    return names
 
 
-def _text_columns(dataset: Any) -> list[str]:
-    return [name for name in dataset.column_names if isinstance(dataset[0][name], str)]
+def _first_columns(dataset: Any) -> list[str]:
+    """Those of the first two columns that are encoded whose entries can be encoded one by one."""
+    names = encoded_names(dataset.column_names)[:2]
+    return [name for name in names if not isinstance(dataset[0][name], int | float | list)]
 
 
 def _state_file(args: Any, state: Any) -> Path:

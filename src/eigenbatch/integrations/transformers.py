@@ -7,11 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from eigenbatch.checks import check_callable, described
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
-from eigenbatch.integrations.carried import Carried, RunRecord, StopTogether, check_layout, shown
+from eigenbatch.integrations.carried import (
+    LAYOUTS,
+    Carried,
+    RunRecord,
+    StopTogether,
+    check_layout,
+    shown,
+)
 from eigenbatch.integrations.columns import Captured, check_not_split, encoded_columns
 from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.missing import missing
@@ -47,12 +55,14 @@ def _state_file(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 class SpectralTrainerCallback(TrainerCallback):
-    """Reads the first two embeddings that the model makes in a training step.
+    """Reads the embeddings that the model makes in a training step.
 
     Sentence losses encode one text column after the other: anchors, then positives. In-batch
     losses such as MultipleNegativesRankingLoss contrast them as `Contrast.cross`, and their
-    `scale` is 1 / tau. With gradient accumulation the last micro-batch is read. Losses of the
-    Cached... family, which encode a column in pieces, need a data set that names its columns.
+    `scale` is 1 / tau. Columns of hard negatives are negatives of every anchor in a reading, too,
+    if the data set names its columns (not with `sync=True`). With gradient accumulation the last
+    micro-batch is read. Losses of the Cached... family, which encode a column in pieces, need a
+    data set that names its columns.
 
     Readings are entries of `trainer.state.log_history`; after `attach(trainer)` they go through
     `trainer.log`, hence to every reporter. A new finding is said once, through Python logging.
@@ -71,7 +81,8 @@ class SpectralTrainerCallback(TrainerCallback):
             itself continues with the batches that are left.
         ids: from the model's inputs to the sample ids of the anchors. Inputs are the tuple of
             positional ones (`lambda inputs: inputs[0]["ids"]`) or, if there are none, the dict of
-            keyword ones (`lambda inputs: inputs["ids"]`).
+            keyword ones (`lambda inputs: inputs["ids"]`). The Trainer passes such a column on only
+            with remove_unused_columns=False or label_names=["ids"].
         probe: judges the anchors of every step by their labels; logged with readings and written
             to the record as "online_knn" and "online_linear".
         labels: from the model's inputs to the labels of the anchors; needed with `probe`.
@@ -146,6 +157,7 @@ class SpectralTrainerCallback(TrainerCallback):
             self._record.open(config, step=state.global_step)
         dataset = getattr(kwargs.get("train_dataloader"), "dataset", None)
         self._captured.columns = encoded_columns(dataset)
+        self._captured.batch = getattr(args, "train_batch_size", None)
         self._hook = kwargs["model"].register_forward_hook(self._capture, with_kwargs=True)
 
     def on_save(
@@ -223,7 +235,10 @@ class SpectralTrainerCallback(TrainerCallback):
         """Show the captured embeddings to the monitor."""
         self._use()
         due = self.monitor.due
-        reading = shown(self.monitor, self._layout, self._two_embeddings)
+        if self._layout == Contrast.cross and self._captured.has_more and not self.monitor.sync:
+            reading = self.monitor(contrast=self._with_hard_negatives)
+        else:
+            reading = shown(self.monitor, self._layout, self._two_embeddings)
         self._captured.clear()
         if reading is not None:
             self._tell(state, reading)
@@ -272,4 +287,12 @@ class SpectralTrainerCallback(TrainerCallback):
                 f"the model made {len(columns)} embeddings in this step, 2 are needed: anchors and "
                 "positives. If one call makes both, let embedding= return the pair"
             )
+        if self._embedding is sentence_embedding and self._layout in LAYOUTS:
+            # Its losses normalise, the model need not.
+            columns = [normalize(rows.float(), dim=1).to(rows.dtype) for rows in columns]
         return columns[0], columns[1]
+
+    def _with_hard_negatives(self) -> Contrast:
+        """Anchors against the positives of all, and against the negatives of all."""
+        anchors, positives, *negatives = self._captured.all_columns()
+        return Contrast.queued(anchors, positives, torch.cat(negatives), batch_negatives=True)

@@ -130,6 +130,9 @@ TRAINED = 0.8
 """Positives found at the first reading: untrained encoders at most 0.6, trained ones 0.84 to 1. A
 trained one need not move: at a third of the rate, digits moved by 1.1 in 300 steps."""
 
+LONG_QUEUE = 8
+"""Batches in a queue from which on most negatives are its keys; hard negatives are fewer."""
+
 STILL_ROWS = 64
 """Rows needed for that ratio to settle."""
 

@@ -88,8 +88,10 @@ def selection_pays(reading: "Reading") -> bool:
 def selection_outlook(reading: "Reading") -> str:
     """One sentence: would it pay to select which samples share a batch?"""
     miss, ratio = reading.softmax.miss, reading.negatives.hard_force_ratio
-    if reading.queue is not None:
+    if reading.queue is not None and reading.queue.length >= limit.LONG_QUEUE * reading.anchors:
         return "Most negatives come from the queue: batch composition matters little here."
+    if reading.queue is not None:
+        return f"Miss {miss:.2f}, with a short queue or hard negatives: selection is not judged."
     if selection_pays(reading) and miss > limit.EASY_MISS:
         return (
             f"Miss {miss:.2f}, yet {reading.negatives.solved_share:.0%} of positives beat all "

@@ -61,5 +61,6 @@ def queue_unlike_keys(reading: "Reading") -> Answer | None:
         f"{limit.QUEUE_LIKENESS}",
         advice="Check that every step replaces the oldest keys by the new ones (dequeue and "
         "enqueue), that stored keys are normalised, and that the key encoder moves slowly "
-        "(momentum 0.99 ... 0.999): old keys must come from nearly the same encoder.",
+        "(momentum 0.99 ... 0.999): old keys must come from nearly the same encoder. "
+        "If these are hard negatives and no queue: they are other kinds of samples than positives.",
     )
