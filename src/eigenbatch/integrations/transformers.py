@@ -235,7 +235,8 @@ class SpectralTrainerCallback(TrainerCallback):
         """Show the captured embeddings to the monitor."""
         self._use()
         due = self.monitor.due
-        if self._layout == Contrast.cross and self._captured.has_more and not self.monitor.sync:
+        of_texts = self._embedding is sentence_embedding and self._layout == Contrast.cross
+        if of_texts and self._captured.has_more and not self.monitor.sync:
             reading = self.monitor(contrast=self._with_hard_negatives)
         else:
             reading = shown(self.monitor, self._layout, self._two_embeddings)

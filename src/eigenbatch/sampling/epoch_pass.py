@@ -42,9 +42,8 @@ class EpochPass:
         self.drawn = 0  # batches yielded
         self.ended = False  # True once StopIteration was raised
         with torch.inference_mode(False):  # or it could never be changed outside of it
-            self._journal = torch.full(
-                (batches, batch_size), -1, dtype=torch.int32
-            )  # -1: not drawn
+            # (batches, batch_size) ids, -1: not drawn
+            self._journal = torch.full((batches, batch_size), -1, dtype=torch.int32)
         self.selector_state = selector_state  # after the last choice
         self._statistics: dict[int, Selection | dict[str, float]] = {}  # by number of the batch
 
