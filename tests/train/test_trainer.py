@@ -65,6 +65,7 @@ class CtrlC(Observer):
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.filterwarnings("ignore:.*filled at random")  # the guard, at the end of an epoch
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     "options",
