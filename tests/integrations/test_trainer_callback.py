@@ -511,3 +511,23 @@ def test_a_training_that_begins_again_has_a_record_of_its_own(tmp_path: Path, ca
         callback.on_log(None, SimpleNamespace(global_step=1), None, logs={"loss": 1.0})
     assert "unfinished run: it was moved" in caplog.text
     assert len(read_run(tmp_path / "run").series["loss"]) == 1
+
+
+def test_further_calls_of_a_plain_model_are_no_hard_negatives_and_keys_may_be_more() -> None:
+    taken, seen = [], []
+
+    def layout(anchors, keys):
+        seen.append(keys.shape)
+        return Contrast.queued(anchors, keys[: len(anchors)], keys[len(anchors) :])
+
+    loader = SimpleNamespace(dataset=Dataset.from_dict({name: [0] for name in "abc"}))
+    for options, sizes in (({}, (8, 8, 8)), ({"layout": layout}, (8, 24))):
+        monitor = SpectralMonitor(1 / SCALE, every=1, strict=True, quiet=True)
+        callback = SpectralTrainerCallback(monitor, sinks=[taken.append], **options)
+        model = nn.Identity()
+        callback.on_train_begin(None, TrainerState(), None, model=model, train_dataloader=loader)
+        for size in sizes:
+            model({"sentence_embedding": torch.randn(size, 4)})
+        callback.on_step_end(None, TrainerState(), None)
+    assert [one.softmax.negatives for one in taken] == [7, 16]
+    assert seen == [(24, 4)]

@@ -75,6 +75,7 @@ class Captured:
 
     def __init__(self) -> None:
         self._found: list[_Encoded] = []
+        self.texts = False  # whether the model encodes columns of texts, several in one call
         self.columns: int | None = None  # that a step encodes, if it is known
         self.batch: int | None = None  # rows of a column, in all but the last batch of an epoch
 
@@ -88,8 +89,7 @@ class Captured:
         output: Any,
     ) -> None:
         """Keep the embeddings of a call, one or both; if that fails, `all_columns` will raise."""
-        rows = [len(one.rows) for one in self._found if isinstance(one.rows, Tensor)]
-        enough = len(self) >= 2 and sum(rows) >= (self.columns or 2) * max(rows[:1], default=0)
+        enough = len(self) >= 2 and self._count >= self._wanted
         if enough and any(one.with_gradients for one in self._found):
             return
         found: list[Tensor | Exception]
@@ -112,8 +112,22 @@ class Captured:
     @property
     def has_more(self) -> bool:
         """Whether a column after the second was encoded: hard negatives."""
-        rows = [len(one.rows) for one in self._found if isinstance(one.rows, Tensor)]
-        return (self.columns or 2) > 2 and sum(rows) > 2 * max(rows[:1], default=0)
+        return self._wanted > 2 and self._count > 2
+
+    @property
+    def _wanted(self) -> int:
+        """Columns to keep: all that are known to be texts, else two."""
+        return self.columns if self.texts and self.columns else 2
+
+    @property
+    def _rows(self) -> list[Tensor]:
+        return [one.rows for one in self._found if isinstance(one.rows, Tensor)]
+
+    @property
+    def _count(self) -> float:
+        """How many columns there are, if the first call made a whole one."""
+        rows = self._rows
+        return sum(map(len, rows)) / max(1, len(rows[0])) if rows else 0
 
     def two_columns(self) -> list[Tensor]:
         """Embeddings of the first two columns, or of one if there are no more."""
@@ -124,10 +138,10 @@ class Captured:
         for one in self._found:
             if isinstance(one.rows, Exception):
                 raise one.rows
-        rows = [one.rows for one in self._found if isinstance(one.rows, Tensor)]
+        rows = self._rows
         pieces = len(list(takewhile(lambda one: not one.with_gradients, self._found)))
         if pieces < 2 or (pieces == 2 and self.columns is None):
-            return joined(rows, len(rows[0]))[: self.columns or 2] if rows else []
+            return joined(rows, len(rows[0]))[: self._wanted] if self.texts and rows else rows[:2]
         if self._found[0].of_pair:
             return [torch.cat(rows[side:pieces:2]) for side in range(2)]
         total = sum(map(len, rows[:pieces]))

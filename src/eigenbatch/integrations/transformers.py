@@ -156,6 +156,7 @@ class SpectralTrainerCallback(TrainerCallback):
                 config = args.to_dict()  # type: ignore[no-untyped-call]  # without tokens
             self._record.open(config, step=state.global_step)
         dataset = getattr(kwargs.get("train_dataloader"), "dataset", None)
+        self._captured.texts = hasattr(kwargs["model"], "encode")  # a SentenceTransformer
         self._captured.columns = encoded_columns(dataset)
         self._captured.batch = getattr(args, "train_batch_size", None)
         self._hook = kwargs["model"].register_forward_hook(self._capture, with_kwargs=True)
@@ -235,8 +236,7 @@ class SpectralTrainerCallback(TrainerCallback):
         """Show the captured embeddings to the monitor."""
         self._use()
         due = self.monitor.due
-        of_texts = self._embedding is sentence_embedding and self._layout == Contrast.cross
-        if of_texts and self._captured.has_more and not self.monitor.sync:
+        if self._layout == Contrast.cross and self._captured.has_more and not self.monitor.sync:
             reading = self.monitor(contrast=self._with_hard_negatives)
         else:
             reading = shown(self.monitor, self._layout, self._two_embeddings)

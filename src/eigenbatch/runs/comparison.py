@@ -124,7 +124,7 @@ def compare(
     check_comparison(list(named), len(numbers), target)
     require("scipy")  # before hours of training
     path = Path(path).absolute()  # `train` may change the working directory
-    measures: dict[Path, str] = {}
+    first: RunRecord | None = None
     for seed in numbers:
         for name, selector in named.items():
             folder = run_folder(path, name, seed)
@@ -143,7 +143,8 @@ def compare(
                 raise RunError(
                     f"{folder} has no accuracy: call recorder.log(step, knn=...) in `train`"
                 )
-            check_measure(measures, done)
+            first = first or done
+            check_measure(done, first)
             name_baseline(folder, next(iter(named)))
             progress(name, seed, float(done.accuracy.value[-1]))
     return load_comparison(list(named), numbers, path, target=target)
@@ -212,10 +213,9 @@ def load_comparison(
         selector: [_whole(run_folder(path, selector, seed)) for seed in seeds]
         for selector in selectors
     }
-    measures: dict[Path, str] = {}
-    for run in chain.from_iterable(runs.values()):
-        check_measure(measures, run)
     baseline = selectors[0]
+    for run in chain.from_iterable(runs.values()):
+        check_measure(run, runs[baseline][0])
     if target is None:
         untargeted = [summarise(run) for run in runs[baseline]]
         target = default_target(
@@ -246,14 +246,13 @@ def load_comparison(
     )
 
 
-def check_measure(measures: dict[Path, str], run: RunRecord) -> None:
-    """Add what a run is judged by; raises if an earlier one is judged by another metric."""
-    measures[run.folder] = run.accuracy_name or "nothing"
-    first, measure = next(iter(measures.items()))
-    if measures[run.folder] != measure:
+def check_measure(run: RunRecord, first: RunRecord) -> None:
+    """Raise unless both runs are judged by the same metric."""
+    if run.accuracy_name != first.accuracy_name:
         raise RunError(
-            f"{run.folder} is judged by {measures[run.folder]!r}, {first} by {measure!r}: log one "
-            "and the same accuracy in all runs, or compare in another folder"
+            f"{run.folder} is judged by {run.accuracy_name!r}, {first.folder} by "
+            f"{first.accuracy_name!r}: log the same accuracy in all runs, or compare in another "
+            "folder"
         )
 
 
