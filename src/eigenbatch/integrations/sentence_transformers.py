@@ -52,8 +52,8 @@ class HardBatches(TrainerCallback):
     extra forward passes; further columns, such as hard negatives, are trained on only. The first
     epoch has random batches, unless all samples are encoded once. Data sets to evaluate have random
     batches; a DatasetDict to train on is refused. A loss may encode a column in pieces, as the
-    Cached... family does. From a loss that shortens embeddings
-    (Matryoshka) nothing is captured: the batches then stay as the cache was, and a warning says so.
+    Cached... family does. From a Matryoshka loss without the full size nothing is captured: the
+    batches then stay as the cache was, and a warning says so.
     Cache and sampler are saved in checkpoints: a resumed run continues with the batches that the
     whole one would have had. `Auto` is shown four batches of the `eval_dataset` at every
     evaluation: while they are hard, its batches are random. An `eval_dataset` with labels or scores
