@@ -1,5 +1,18 @@
 """The public names, once: `__init__.py` imports each of them on first use."""
 
+from .batches.auto import Auto as Auto
+from .batches.cache import EmbeddingCache as EmbeddingCache
+from .batches.greedy import Blend as Blend
+from .batches.greedy import Greedy as Greedy
+from .batches.neighbours import Neighbours as Neighbours
+from .batches.planner import Random as Random
+from .batches.planner import select as select
+from .batches.pools import PoolBalanced as PoolBalanced
+from .batches.pools import PoolMax as PoolMax
+from .batches.pools import PoolMin as PoolMin
+from .batches.sampler import IndexedDataset as IndexedDataset
+from .batches.sampler import SpectralBatchSampler as SpectralBatchSampler
+from .batches.schedule import Schedule as Schedule
 from .core.band import Band as Band
 from .core.band import gradient_band as gradient_band
 from .core.contrast import Contrast as Contrast
@@ -25,19 +38,4 @@ from .monitor.stopping import StopOn as StopOn
 from .runs.comparison import Comparison as Comparison
 from .runs.comparison import compare as compare
 from .runs.recorder import Recorder as Recorder
-from .sampling.cache import EmbeddingCache as EmbeddingCache
-from .sampling.indexed import IndexedDataset as IndexedDataset
-from .sampling.sampler import SpectralBatchSampler as SpectralBatchSampler
-from .selectors.auto import Auto as Auto
-from .selectors.constraints import OnePerGroup as OnePerGroup
-from .selectors.difficulty import Blend as Blend
-from .selectors.duplicates import NoNearDuplicates as NoNearDuplicates
-from .selectors.greedy import Greedy as Greedy
-from .selectors.neighbours import Neighbours as Neighbours
-from .selectors.pool import PoolBalanced as PoolBalanced
-from .selectors.pool import PoolMax as PoolMax
-from .selectors.pool import PoolMin as PoolMin
-from .selectors.random import Random as Random
-from .selectors.schedule import Schedule as Schedule
-from .selectors.selector import select as select
 from .train.export import load_encoder as load_encoder

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from eigenbatch.batches.cache import EmbeddingCache
+from eigenbatch.batches.planner import Planner
+from eigenbatch.batches.sampler import SpectralBatchSampler
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.runs.recorder import Recorder
-from eigenbatch.sampling.cache import EmbeddingCache
-from eigenbatch.sampling.sampler import SpectralBatchSampler
-from eigenbatch.selectors.selector import Selector
 
 SANS = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique")
 SERIF = ("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic")
@@ -62,7 +62,7 @@ def load_letters() -> Letters:
 
 def train(
     letters: Letters,
-    selector: Selector,
+    planner: Planner,
     seed: int,
     recorder: Recorder,
     *,
@@ -74,7 +74,7 @@ def train(
 
     Args:
         letters: what to learn from.
-        selector: how batches are chosen.
+        planner: how batches are made.
         seed: of weights, batches and views.
         recorder: the run directory.
         same_view: the mistake of the demo, one picture as both views.
@@ -85,7 +85,7 @@ def train(
     encoder = new_encoder(seed)
     training = letters.held_out.logical_not().nonzero()[:, 0]
     cache = EmbeddingCache(len(training), DIMENSION, towers=2)
-    sampler = SpectralBatchSampler(cache, BATCH, selector, coverage="free", seed=seed)
+    sampler = SpectralBatchSampler(cache, BATCH, planner, tau=TAU, seed=seed)
     optimizer = torch.optim.Adam(encoder.parameters(), lr=2e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, epochs * len(sampler))
     monitor = SpectralMonitor(TAU, every=READ_EVERY)

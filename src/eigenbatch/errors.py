@@ -31,3 +31,11 @@ class ArgumentTypeError(TypeError):
 
 class NumericalWarning(UserWarning):
     """The result is finite but the input was degenerate; the message says what was done."""
+
+
+class CacheFileError(ValueError):
+    """A file that is no embedding cache, or one of another layout, or that can only be read."""
+
+
+class StateError(ValueError):
+    """A saved state that belongs to another cache or sampler, or is damaged."""

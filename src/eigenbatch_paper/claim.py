@@ -15,7 +15,7 @@ Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 Row = dict[str, Any]  # plain JSON values
 DATA_SETS = ("imagenet100", "imagenet1k", "cifar10", "pets", "multi30k", "flickr8k", "minilm",
-             "stsb", "python", "messages")  # fmt: skip
+             "stsb", "python", "messages", "packages")  # fmt: skip
 """What claims may need on disk; at scale "small" Tiny-ImageNet-100 stands for imagenet100."""
 
 
@@ -58,6 +58,7 @@ class Claim:
     draw: one figure that can be understood without the paper.
     table: the paper's own table, where it has one.
     needs: names of the data sets that must be on disk.
+    trains: its chunks are training runs, whose rows say which version of the trainer made them.
     timed: compares times, so that only runs that were made for it count, not those of other claims.
     """
 
@@ -75,6 +76,7 @@ class Claim:
     needs: Callable[[Scale], frozenset[str]] = lambda scale: frozenset()
     table: Callable[[list[Row]], Table] | None = None
     timed: bool = False
+    trains: bool = False
 
     def record(self, verdict: Verdict, scale: Scale, seeds: int) -> dict[str, Any]:
         """The verdict with all that a reader needs to weigh it, as plain JSON."""

@@ -22,7 +22,6 @@ import numpy as np
 from eigenbatch.runs import PairedDifference, paired_difference
 from eigenbatch_paper.claim import Row
 from eigenbatch_paper.figures import BLUE, FAINT, ORANGE, tidy
-from eigenbatch_paper.found_pairs import LANGUAGES
 from eigenbatch_paper.reproduce import kept_lines
 from eigenbatch_paper.training_facts import grouped
 
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {"neighbours-4": BLUE, "greedy-64": ORANGE}
-LABELS = {"neighbours-4": "neighbours-4 (similar)", "greedy-64": "greedy-64 (diverse)"}
+COLOURS = {"neighbours": BLUE, "greedy-64": ORANGE}
+LABELS = {"neighbours": "neighbours (similar)", "greedy-64": "greedy-64 (diverse)"}
 
 
 APART = 0.28
@@ -63,28 +62,13 @@ class Point:
 def settings(folder: Path) -> list[Setting]:
     """Those of the claims that are found below `folder`."""
     found = []
-    for n, rows in grouped(_rows(folder, "hard-batches"), "batch_size").items():
-        found.append(Setting(f"translations, n = {n}", rows, _mrr, _solved, _miss))
+    for claim in ("planned-batches", "gap-rule"):
+        for (data, n), rows in grouped(_rows(folder, claim), "data", "batch_size").items():
+            found.append(Setting(f"{data}, n = {n}", rows, _mrr, _solved, _miss))
     for tau, rows in grouped(_rows(folder, "miss-law"), "tau").items():
         found.append(Setting(f"translations, n = 64, tau = {tau}", rows, _mrr, _solved, _miss))
-    copies = [row for row in _rows(folder, "guarded-batches") if row["data"] != "plain"]
-    for data, rows in grouped(copies, "data").items():
-        unguarded = [row for row in rows if not row.get("guard")]
-        found.append(Setting(f"translations, {data}", unguarded, _mrr, _solved, _miss))
-    untold = [row for row in _rows(folder, "memorised-pairs") if not row["held_out"]]
-    for data, rows in grouped(untold, "data").items():
-        name = "captions, memorised" if data == "captions" else "translations, few"
-        found.append(Setting(name, rows, _mrr, _solved, _miss))
-    for n, rows in grouped(_rows(folder, "code-search"), "batch_size").items():
-        found.append(Setting(f"code, n = {n}", rows, _mrr, _solved, _miss))
-    messages = _rows(folder, "message-translations")
-    unfilled = [row for row in messages if "fill_step" not in row]
-    for data, some in grouped(unfilled, "data").items():
-        for n, rows in grouped(some, "batch_size").items():
-            language = LANGUAGES[data.removeprefix("messages-")]
-            found.append(Setting(f"{language} messages, n = {n}", rows, _mrr, _solved, _miss))
-    if rows := _rows(folder, "caption-batches"):
-        found.append(Setting("captions", rows, _mrr, _solved, _miss))
+    for data, rows in grouped(_rows(folder, "copied-pairs"), "data").items():
+        found.append(Setting(f"translations, {data}", rows, _mrr, _solved, _miss))
     names = ("similar-batches", "wall-clock", "picture-batches")
     pictures = [row for name in names for row in _rows(folder, name)]
     once = {(row["data"], row["selector"], row["seed"]): row for row in pictures}
@@ -120,7 +104,7 @@ def draw(made: Sequence[Point], figure: "Figure") -> None:
     beaten, missed = figure.subplots(1, 2, sharey=True)
     _draw_over(beaten, made, lambda point: point.unsolved)
     _draw_over(missed, made, lambda point: point.miss)
-    similar = sorted((p for p in made if p.policy == "neighbours-4"), key=lambda p: -p.gain.mean)
+    similar = sorted((p for p in made if p.policy == "neighbours"), key=lambda p: -p.gain.mean)
     _number(beaten, [(point.unsolved, 100 * point.gain.mean) for point in similar], 0.03, 0.015)
     _number(missed, [(point.miss, 100 * point.gain.mean) for point in similar], 0.1, 0.14)
     names = "\n".join(f"{i}  {point.setting}" for i, point in enumerate(similar, 1))

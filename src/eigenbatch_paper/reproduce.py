@@ -79,9 +79,13 @@ class ClaimRun:
 
     def add(self, chunk: Chunk, rows: list[Row], seconds: float) -> None:
         """Keep the rows of a finished chunk."""
-        line = {"chunk": _key(chunk), "seconds": seconds, "commit": commit(), "rows": rows}
         if _rank():
             return
+        line = {"chunk": _key(chunk), "seconds": seconds, "commit": commit(), "rows": rows}
+        if self.claim.trains:
+            from eigenbatch.train import made_by
+
+            line["made_by"] = made_by()
         with self.rows.open("ab+") as file:
             if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
                 file.write(b"\n")  # a line that a crash cut off
@@ -99,8 +103,8 @@ class ClaimRun:
         chunks: some of them, for a verdict that says how many seeds it rests on.
         """
         wanted = self.claim.chunks(self.scale)
-        chunks = wanted if chunks is None else chunks
         found = self._lines()
+        chunks, left_out = _of_one_version(wanted if chunks is None else chunks, found)
         lines = [found[_key(chunk)] for chunk in chunks]
         rows = [row for line in lines for row in line["rows"]]
         try:
@@ -114,6 +118,8 @@ class ClaimRun:
         record = self.claim.record(verdict, self.scale, _least_seeds(chunks))
         if len(chunks) < len(wanted):
             record["size"] += f", so far {len(chunks)} of {len(wanted)} parts"
+        record["made_by"] = lines[0].get("made_by")
+        record["left_out"] = left_out
         record["commits"] = list(dict.fromkeys(line.get("commit") for line in lines))
         record["judged"] = commit()
         _draw(self.claim, rows, self.figure)
@@ -306,6 +312,29 @@ def _cores() -> int:
 
 def _key(chunk: Chunk) -> str:
     return json.dumps([chunk.name, chunk.settings], sort_keys=True)
+
+
+def _of_one_version(
+    chunks: Sequence[Chunk], lines: Mapping[str, dict[str, Any]]
+) -> tuple[list[Chunk], list[str]]:
+    """The chunks whose rows one version of the trainer made, and the names of the others.
+
+    Rows are compared within a seed: one that mixes versions is left out as a whole. Of several
+    versions the one with most chunks stays.
+    """
+    versions: dict[Any, set[str]] = {}
+    for chunk in chunks:
+        made_by = json.dumps(lines[_key(chunk)].get("made_by"), sort_keys=True)
+        versions.setdefault(_pairing(chunk), set()).add(made_by)
+    pure = [*(versions[_pairing(c)] for c in chunks if len(versions[_pairing(c)]) == 1)]
+    if not pure:
+        raise RunError(
+            f"every seed of {chunks[0].name.partition('-seed')[0]} mixes versions of the trainer: "
+            "compute the claim again in another --out"
+        )
+    chosen = max(pure, key=pure.count)
+    kept = [chunk for chunk in chunks if versions[_pairing(chunk)] == chosen]
+    return kept, [chunk.name for chunk in chunks if chunk not in kept]
 
 
 def _pairing(chunk: Chunk) -> tuple[Any, Any]:

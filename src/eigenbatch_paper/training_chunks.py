@@ -28,8 +28,8 @@ NAMES = {
     "whiten_after": "method.whiten_after", "batch_negatives": "method.batch_negatives",
     "key_groups": "method.key_groups", "encoder": "encoder", "stem": "encoder.stem",
     "width": "encoder.width", "selector": "batches.selector", "batch_size": "batches.batch_size",
-    "pool_size": "batches.pool_size", "coverage": "batches.coverage",
-    "fill_cache": "batches.fill_cache", "epochs": "budget.epochs",
+    "pool_size": "batches.pool_size", "replace": "batches.replace",
+    "fill_cache": "batches.fill_cache", "fill_step": "batches.fill_step", "epochs": "budget.epochs",
     "precision": "budget.precision", "optimizer": "optimizer", "lr": "optimizer.lr",
     "weight_decay": "optimizer.weight_decay", "schedule": "schedule",
     "warmup_epochs": "schedule.warmup_epochs", "evaluate_every": "evaluation.every",
@@ -39,12 +39,14 @@ NAMES = {
 
 _SMALL = {
     "data": "folder", "picture_size": 32, "in_memory": True, "train_images": 10_000, "width": 32,
-    "dim": 128, "tau": 0.1, "batch_size": 256, "pool_size": 5120, "coverage": "free",
-    "fill_cache": True, "epochs": 20, "evaluate_every": 2, "precision": "auto", "lr": 2e-3,
+    "dim": 128, "tau": 0.1, "batch_size": 256, "pool_size": 5120, "replace": True,
+    "fill_cache": "yes", "fill_step": 0, "epochs": 20, "evaluate_every": 2, "precision": "auto",
+    "lr": 2e-3,
 }  # fmt: skip
 _SMOKE = {
     "data": "digits", "train_images": 256, "test_images": 128, "width": 4, "dim": 16, "tau": 0.1,
-    "batch_size": 32, "pool_size": 128, "coverage": "free", "fill_cache": True, "epochs": 2,
+    "batch_size": 32, "pool_size": 128, "replace": True, "fill_cache": "yes",
+    "fill_step": 0, "epochs": 2,
     "lr": 2e-3,
 }  # fmt: skip
 _MOCO = {"momentum": 0.99, "batch_negatives": True, "key_groups": 8}
@@ -57,6 +59,9 @@ _FOLDER_ONLY = ("picture_size", "in_memory")
 MOCO_TAU = 0.2
 _BASE: Mapping[Scale, Mapping[str, Any]] = {"smoke": _SMOKE, "small": _SMALL, "paper": {}}
 _RECIPE: Mapping[Scale, str] = {"smoke": "digits", "small": "digits", "paper": "imagenet100"}
+
+WHOLE_EPOCH = ("neighbours", "auto")
+"""They plan all samples of an epoch and have no pools."""
 
 READINGS = (
     "gradient", "certified_lower", "certified_upper", "paper_lower", "paper_upper", "sigma_hat",
@@ -82,6 +87,8 @@ def training_chunk(scale: Scale, seed: int, *, recipe: str | None = None, **chan
     """
     name = recipe if recipe and scale == "paper" else _RECIPE[scale]
     base = dict(_BASE[scale])
+    if changes.get("selector") in WHOLE_EPOCH:
+        changes["replace"] = False
     if changes.get("data") == "cifar10":
         base = {key: value for key, value in base.items() if key not in _FOLDER_ONLY}
     if scale == "paper":
@@ -300,7 +307,9 @@ def training_claim(
         scale: len(fields["chunks"](scale)) * each / (1 if scale == "paper" else 2)
         for scale, each in MINUTES_A_RUN.items()
     }
-    return Claim(size=size, minutes=minutes, compute=compute, needs=_needs(fields), **fields)
+    return Claim(
+        size=size, minutes=minutes, compute=compute, needs=_needs(fields), trains=True, **fields
+    )
 
 
 def _needs(fields: Mapping[str, Any]) -> Callable[[Scale], frozenset[str]]:

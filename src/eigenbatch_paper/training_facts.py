@@ -26,7 +26,7 @@ LABELS = {
     "p3": "P3 (balanced)", "p3-1.05-1.15": "P3 in [1.05, 1.15]",
     "greedy-16": "Greedy-16", "greedy-64": "Greedy-64", "greedy-256": "Greedy-256",
     "greedy-pool": "Greedy, whole pool", "recipe": "P3, then Greedy-64", "clustered": "Clustered",
-    "blend": "Blend", "neighbours-4": "Neighbours-4 (similar)",
+    "blend": "Blend", "neighbours": "Neighbours (similar)",
 }  # fmt: skip
 
 

@@ -102,7 +102,7 @@ def trained(tmp_path, *, stop=None, resume=False):
     made = accelerator(tmp_path)
     data = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
     cache = EmbeddingCache(64, dim=4, towers=2)
-    sampler = SpectralBatchSampler(cache, 16, Neighbours(2), num_replicas=1, rank=0)
+    sampler = SpectralBatchSampler(cache, 16, Neighbours(), shard=False)
     model, loader = made.prepare(
         nn.Linear(8, 4), DataLoader(IndexedDataset(TensorDataset(data)), batch_sampler=sampler)
     )
@@ -162,7 +162,7 @@ def test_the_record_of_a_resumed_run_has_every_step_once(tmp_path, caplog):
 def test_processes_that_take_turns_with_batches_cannot_resume_a_sampler(tmp_path, monkeypatch):
     turns = Accelerator(cpu=True)
     monkeypatch.setattr(Accelerator, "num_processes", 2)
-    sampler = SpectralBatchSampler(EmbeddingCache(64, 8), 16, Neighbours(), num_replicas=1, rank=0)
+    sampler = SpectralBatchSampler(EmbeddingCache(64, 8), 16, Neighbours(), shard=False)
     with pytest.raises(ParameterError, match="split_batches=True"):
         SpectralWatch(turns, SpectralMonitor(0.1), sampler=sampler)
     SpectralWatch(accelerator(tmp_path), SpectralMonitor(0.1), sampler=sampler)

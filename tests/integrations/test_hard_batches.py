@@ -26,11 +26,10 @@ from sentence_transformers.sentence_transformer.modules.tokenizer import Whitesp
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, TrainerCallback
 
-from eigenbatch import Auto, Neighbours, OnePerGroup, Random, SpectralMonitor
+from eigenbatch import Greedy, Neighbours, Random, SpectralMonitor
 from eigenbatch.errors import ArgumentTypeError, ParameterError
 from eigenbatch.integrations.sentence_transformers import HardBatches, _first_columns
 from eigenbatch.integrations.transformers import SpectralTrainerCallback
-from eigenbatch.selectors import EveryNth
 
 pytestmark = pytest.mark.slow
 SIZE, BATCH, DIM, GROUPS = 48, 8, 16, 6
@@ -43,7 +42,7 @@ def model():
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(GROUPS, DIM, generator=generator).repeat(SIZE // GROUPS, 1)
-    noise = 0.3 * torch.randn(SIZE, DIM, generator=generator)
+    noise = 0.6 * torch.randn(SIZE, DIM, generator=generator)
     weights = torch.cat([centres + noise, torch.zeros(1, DIM)])
     return SentenceTransformer(
         modules=[StaticEmbedding(tokenizer, embedding_weights=weights)], device="cpu"
@@ -96,7 +95,7 @@ def test_batches_become_neighbourhoods_without_extra_passes(tmp_path):
     trained = model()
     passes = []
     trained.register_forward_hook(lambda module, inputs, output: passes.append(1))
-    hard, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
+    hard, loss = HardBatches(trained), Noting(trained)
     trainer(tmp_path, trained, hard, loss).train()
     steps = SIZE // BATCH
     assert len(loss.batches) == 3 * steps
@@ -116,44 +115,29 @@ def least_similarity(cache, trained):
     return min((rows * own).sum(1).min() for rows in stored)
 
 
-def test_auto_is_shown_the_pairs_that_are_evaluated(tmp_path):
+def mismatched():
+    """Pairs of which no two sides belong together: hard for any model."""
     texts = [f"w{i}" for i in range(SIZE)]
-    mismatched = Dataset.from_dict({"anchor": texts, "positive": texts[1:] + texts[:1]})
-    too_few = pairs(BATCH - 1)  # the estimate from training steps is used; they are too few, too
-    scored = mismatched.add_column("score", [0.0] * SIZE)  # no positives: not shown
-    everything = pairs()
-    for evaluated, hard_pairs in (
-        (mismatched, True), (everything, False), (too_few, False), (scored, False)
-    ):  # fmt: skip
-        trained, auto = model(), Auto(0.05)
-        rules = OnePerGroup(EveryNth(auto, 1, Random()), torch.arange(SIZE))
-        hard = HardBatches(trained, rules)
-        trainer(
-            tmp_path / str(len(evaluated)) / str(hard_pairs), trained, hard, Noting(trained),
-            evaluate=evaluated, eval_strategy="epoch",
-        ).train()  # fmt: skip
-        assert (auto.unseen_miss > 0.5) == hard_pairs
-        assert (auto.level == 0) == (evaluated is not everything)
+    return Dataset.from_dict({"anchor": texts, "positive": texts[1:] + texts[:1]})
 
 
-def test_of_several_evaluated_sets_the_hardest_counts(tmp_path):
-    texts = [f"w{i}" for i in range(SIZE)]
-    mismatched = Dataset.from_dict({"anchor": texts, "positive": texts[1:] + texts[:1]})
-    sets = {"easy": pairs(), "hard": mismatched}
-    for names in (("easy", "hard"), ("hard", "easy")):
-        trained, auto = model(), Auto(0.05)
-        trainer(
-            tmp_path / names[0], trained, HardBatches(trained, auto), Noting(trained),
-            evaluate={name: sets[name] for name in names}, eval_strategy="epoch",
-        ).train()  # fmt: skip
-        assert auto.unseen_miss > 0.5
+def test_with_held_out_pairs_batches_are_hard_while_these_are_not(tmp_path, caplog):
+    for held_out, hard_batches in ((pairs(), True), (mismatched(), False)):
+        trained = model()
+        hard, loss = HardBatches(trained, held_out=held_out), Noting(trained)
+        trainer(tmp_path / str(hard_batches), trained, hard, loss).train()
+        last = loss.batches[-SIZE // BATCH :]
+        assert (same_group(last) > 0.6) == hard_batches
+        assert hard.sampler.plan.figures["hard"] == hard_batches
+    assert caplog.text.count("Auto: hard batches from here on") == 1
+    assert caplog.text.count("Auto: random batches from here on") == 1
 
 
 def test_samples_are_encoded_as_training_reads_them(tmp_path):
     """With the prompts of the training, and without a default prompt of the model."""
     trained = model()
     trained.prompts, trained.default_prompt_name = {"q": "w1 w2 "}, "q"
-    hard = HardBatches(trained, Neighbours(1), encode_first=True)
+    hard = HardBatches(trained, encode_after=0)
     training = trainer(
         tmp_path, trained, hard, Noting(trained), prompts={"anchor": "w40 "}, num_train_epochs=1,
     )  # fmt: skip
@@ -171,21 +155,22 @@ def test_samples_are_encoded_as_training_reads_them(tmp_path):
     assert not torch.equal(encoded[0], encoded[1])  # anchors have a prompt, positives none
 
 
-@pytest.mark.parametrize("encode_first", [False, True])
-def test_an_empty_text_is_said_once_and_training_goes_on(tmp_path, caplog, encode_first):
+@pytest.mark.parametrize("encode_after", [None, 0])
+def test_an_empty_text_is_said_once_and_training_goes_on(tmp_path, caplog, encode_after):
     texts = [f"w{i}" for i in range(SIZE)]
     data = Dataset.from_dict({"anchor": [*texts[:5], "", *texts[6:]], "positive": texts})
     trained = model()
-    hard = HardBatches(trained, Neighbours(1), encode_first=encode_first)
+    hard = HardBatches(trained, encode_after=encode_after)
     trainer(tmp_path, trained, hard, Noting(trained), data=data).train()
     assert (~hard.cache.filled).nonzero().flatten().tolist() == [5]
-    assert caplog.text.count("embeddings of samples [5] are zero or not finite") == 1
+    said = [text for text in caplog.messages if "zero or not finite" in text]
+    assert len(said) == (1 if encode_after is None else 2)  # in the pass, and in a step
 
 
 def test_a_model_that_shortens_what_it_encodes_fills_the_cache(tmp_path):
     trained = model()
     trained.truncate_dim = 8
-    hard = HardBatches(trained, Neighbours(1))
+    hard = HardBatches(trained)
     trainer(tmp_path, trained, hard, Noting(trained), num_train_epochs=1).train()
     assert hard.cache.dim == 8
     assert hard.cache.filled.all()
@@ -204,7 +189,7 @@ EVALUATED = {
 def test_evaluation_has_random_batches_and_leaves_training_as_it_is(options, tmp_path):
     def run(path, **evaluating):
         trained = model()
-        hard, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
+        hard, loss = HardBatches(trained), Noting(trained)
         trainer(path, trained, hard, loss, **options | evaluating).train()
         return loss, hard.cache.get(torch.arange(hard.cache.size))
 
@@ -220,7 +205,7 @@ def test_evaluation_has_random_batches_and_leaves_training_as_it_is(options, tmp
 
 def test_evaluating_first_or_the_training_data_leaves_training_as_it_is(tmp_path):
     trained, data = model(), pairs()
-    hard, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
+    hard, loss = HardBatches(trained), Noting(trained)
     options = {"eval_strategy": "steps", "eval_steps": 5}
     made = trainer(tmp_path, trained, hard, loss, data=data, evaluate=data, **options)
     made.evaluate(pairs(BATCH))  # before it is known what is trained on
@@ -231,10 +216,10 @@ def test_evaluating_first_or_the_training_data_leaves_training_as_it_is(tmp_path
 
 def test_a_resumed_training_begins_with_a_full_cache(tmp_path):
     trained = model()
-    first = HardBatches(trained, Neighbours(1))
+    first = HardBatches(trained)
     options = {"save_strategy": "epoch", "ignore_data_skip": True}
     trainer(tmp_path, trained, first, Noting(trained), num_train_epochs=2, **options).train()
-    again, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
+    again, loss = HardBatches(trained), Noting(trained)
     resumed = trainer(tmp_path, trained, again, loss, **options)
     resumed.train(resume_from_checkpoint=True)
     assert len(loss.batches) == SIZE // BATCH
@@ -243,7 +228,7 @@ def test_a_resumed_training_begins_with_a_full_cache(tmp_path):
 
 def test_encoded_first_the_first_epoch_is_chosen_already(tmp_path):
     trained = model()
-    hard, loss = HardBatches(trained, Neighbours(1), encode_first=True), Noting(trained)
+    hard, loss = HardBatches(trained, encode_after=0), Noting(trained)
     trainer(tmp_path, trained, hard, loss, num_train_epochs=1).train()
     assert same_group(loss.batches) > 0.6
     assert sorted(i for batch in loss.batches for i in batch) == list(range(SIZE))
@@ -252,10 +237,10 @@ def test_encoded_first_the_first_epoch_is_chosen_already(tmp_path):
 def test_encoded_after_a_step_the_rest_of_the_first_epoch_is_chosen(tmp_path):
     options = {"num_train_epochs": 1, "every": 1}
     random, *_ = watched(tmp_path / "random", **options)
-    options["hard"] = lambda model: HardBatches(model, Neighbours(1), encode_after=1)
+    options["hard"] = lambda model: HardBatches(model, encode_after=1)
     batches, state, cached = watched(tmp_path / "whole", **options)
     assert batches[:2] == random[:2]  # the second one is drawn ahead
-    assert same_group(batches[2:]) > 0.4 > 2 * same_group(random[2:])
+    assert same_group(batches[2:]) > 1.5 * same_group(random[2:])
     assert sorted(i for batch in batches for i in batch) == list(range(SIZE))
     for stop in (1, 2, 4):
         path = tmp_path / str(stop)
@@ -268,47 +253,14 @@ def test_encoded_after_a_step_the_rest_of_the_first_epoch_is_chosen(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "epochs", "said"),
-    [({}, 1, 1), ({}, 2, 0), ({"encode_first": True}, 1, 0), ({"coverage": "free"}, 1, 0),
-     ({"encode_after": 100}, 1, 1), ({"selector": Random()}, 1, 0)],
+    [({}, 1, 1), ({}, 2, 0), ({"encode_after": 0}, 1, 0), ({"encode_after": 100}, 1, 1),
+     ({"planner": Random()}, 1, 0), ({"planner": Greedy()}, 1, 1)],
 )  # fmt: skip
 def test_a_single_epoch_without_encoding_is_warned_about(tmp_path, caplog, options, epochs, said):
     trained = model()
-    hard = HardBatches(trained, **{"selector": Neighbours(1)} | options)
+    hard = HardBatches(trained, **options)
     trainer(tmp_path, trained, hard, Noting(trained), num_train_epochs=epochs).train()
     assert caplog.text.count("all batches will be random") == said
-
-
-def test_for_auto_samples_are_encoded_once_unseen_ones_are_easy(tmp_path):
-    trained, auto = model(), Auto(0.05)
-    hard = HardBatches(trained, auto, encode_after=1)
-    known = []
-
-    class Known(TrainerCallback):
-        def on_step_end(self, args, state, control, **_):
-            if state.global_step == 2:
-                auto.held_out(torch.eye(BATCH), torch.eye(BATCH).roll(1, 0), BATCH)  # hard
-            if state.global_step == 4:
-                auto.held_out(torch.eye(BATCH), torch.eye(BATCH), BATCH)  # easy
-            known.append(int(hard.cache.filled.sum()))
-
-    made = trainer(tmp_path, trained, hard, Noting(trained), num_train_epochs=1)
-    made.add_callback(Known())
-    made.train()
-    assert known[:5] == [BATCH, 2 * BATCH, 3 * BATCH, 4 * BATCH, SIZE]
-
-
-@pytest.mark.parametrize("stop", [1, 3])
-def test_a_run_of_auto_that_encodes_is_resumed_where_an_evaluation_was(tmp_path, stop):
-    """The evaluation of a step comes after its end: it lets Auto encode at the next one."""
-    options = {
-        "hard": lambda model: HardBatches(model, Auto(0.05), encode_after=1), "every": 1,
-        "evaluate": pairs(), "eval_strategy": "steps", "eval_steps": 3,
-    }  # fmt: skip
-    batches, _, cached = watched(tmp_path / "whole", **options)
-    before, *_ = watched(tmp_path / "parts", stop=stop, **options)
-    after, _, resumed = watched(tmp_path / "parts", resume=True, **options)
-    assert before + after == batches
-    assert torch.equal(resumed, cached)
 
 
 def test_an_empty_text_is_not_encoded_again_by_a_resumed_run(tmp_path):
@@ -318,7 +270,7 @@ def test_an_empty_text_is_not_encoded_again_by_a_resumed_run(tmp_path):
     def ages(name, stop=None, resume=False):
         torch.manual_seed(0)
         trained = model()
-        hard = HardBatches(trained, Neighbours(1), encode_after=1)
+        hard = HardBatches(trained, encode_after=1)
         made = trainer(tmp_path / name, trained, hard, Noting(trained), data=data,
                        save_strategy="steps", save_steps=4)  # fmt: skip
         made.add_callback(StopAt(stop))
@@ -332,23 +284,33 @@ def test_an_empty_text_is_not_encoded_again_by_a_resumed_run(tmp_path):
 def test_random_batches_need_no_encoding(tmp_path):
     trained = model()
     hard = HardBatches(trained, Random(), encode_after=1)
-    hard._encode_all = None  # would raise
     trainer(tmp_path, trained, hard, Noting(trained), num_train_epochs=1).train()
+    assert hard.cache.fills == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"encode_after": 0}, "at least 1"), ({"encode_after": 100, "encode_first": True}, "once")],
-)
-def test_when_samples_are_encoded_is_checked(options, words):
-    with pytest.raises(ParameterError, match=words):
-        HardBatches(model(), Neighbours(1), **options)
+def test_when_samples_are_encoded_is_checked():
+    with pytest.raises(ParameterError, match="encode_after must be at least 0, got -1"):
+        HardBatches(model(), encode_after=-1)
+    with pytest.raises(ParameterError, match="give it or planner="):
+        HardBatches(model(), Neighbours(), held_out=pairs())
 
 
-@pytest.mark.parametrize("options", [{"encode_first": True}, {"encode_after": 100}])
+def test_all_samples_are_encoded_early_by_default_where_it_is_cheap(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("eigenbatch.integrations.carried.FILL_AFTER", 2)
+    for epochs, fills in ((3, 0), (10, 1)):
+        trained = model()
+        hard = HardBatches(trained)
+        trainer(
+            tmp_path / str(epochs), trained, hard, Noting(trained), num_train_epochs=epochs
+        ).train()
+        assert hard.cache.fills == fills
+    assert caplog.text.count("all 48 samples will be embedded once after 2 steps") == 1
+
+
+@pytest.mark.parametrize("options", [{"encode_after": 0}, {"encode_after": 100}])
 def test_encoding_needs_two_columns_of_texts_from_the_start(tmp_path, options):
     trained = model()
-    hard = HardBatches(trained, Neighbours(1), **options)
+    hard = HardBatches(trained, **options)
     one = trainer(tmp_path, trained, hard, OneColumn(trained), num_train_epochs=1)
     one.train_dataset = Dataset.from_dict({"anchor": ["w1", "w2"] * BATCH})
     with pytest.raises(
@@ -371,7 +333,7 @@ def watched(path, *, stop=None, resume=False, every=8, hard=None, **options):
     """Batches, and the states of monitor and cache at the end of a run; stopped or resumed."""
     torch.manual_seed(0)
     trained = model()
-    hard = hard(trained) if hard else HardBatches(trained, Neighbours(1))
+    hard = hard(trained) if hard else HardBatches(trained)
     loss = Noting(trained)
     monitor = SpectralMonitor(1 / 20, every=2, quiet=True, strict=True)
     options = {"save_strategy": "steps", "save_steps": every} | options
@@ -400,24 +362,20 @@ def test_a_run_interrupted_in_an_epoch_ends_as_the_whole_one(ignore, tmp_path):
 
 
 def test_a_run_that_encoded_first_is_resumed_without_encoding_again(tmp_path):
-    options = {"hard": lambda model: HardBatches(model, Neighbours(1), encode_first=True)}
+    options = {"hard": lambda model: HardBatches(model, encode_after=0)}
     batches, *_ = watched(tmp_path / "whole", **options)
     before, *_ = watched(tmp_path / "parts", stop=8, **options)
     after, *_ = watched(tmp_path / "parts", resume=True, **options)
     assert before + after == batches
 
 
-def test_what_an_evaluation_told_auto_before_a_checkpoint_is_resumed(tmp_path):
-    texts = [f"w{i}" for i in range(SIZE)]
-    mismatched = Dataset.from_dict({"anchor": texts, "positive": texts[1:] + texts[:1]})
-    options = {
-        "hard": lambda model: HardBatches(model, Auto(0.05)), "evaluate": mismatched,
-        "eval_strategy": "steps", "eval_steps": 8,
-    }  # fmt: skip
-    batches, *_ = watched(tmp_path / "whole", **options)
-    before, *_ = watched(tmp_path / "parts", stop=8, **options)
-    after, *_ = watched(tmp_path / "parts", resume=True, **options)
-    assert before + after == batches
+def test_what_auto_decided_before_a_checkpoint_is_resumed(tmp_path, caplog):
+    for name, held_out in {"easy": pairs(), "hard": mismatched()}.items():
+        options = {"hard": lambda model, held_out=held_out: HardBatches(model, held_out=held_out)}
+        batches, *_ = watched(tmp_path / name, **options)
+        before, *_ = watched(tmp_path / f"{name}-parts", stop=8, **options)
+        after, *_ = watched(tmp_path / f"{name}-parts", resume=True, **options)
+        assert before + after == batches
 
 
 @SKIPPING
@@ -453,7 +411,7 @@ def test_a_checkpoint_without_a_cache_is_named_and_its_ids_stay_right(tmp_path, 
     watched(tmp_path, stop=8)
     (tmp_path / "checkpoint-8" / "hard_batches.pt").unlink()
     trained = model()
-    hard, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
+    hard, loss = HardBatches(trained), Noting(trained)
     trainer(tmp_path, trained, hard, loss).train(resume_from_checkpoint=True)
     assert "hard_batches.pt" in caplog.text
     assert len(loss.batches) == 10
@@ -473,7 +431,7 @@ class OneColumn(torch.nn.Module):
 
 def test_a_loss_without_two_columns_is_named_once_and_training_continues(tmp_path, caplog):
     trained = model()
-    hard = HardBatches(trained, Neighbours(1))
+    hard = HardBatches(trained)
     trainer(tmp_path, trained, hard, OneColumn(trained), num_train_epochs=1).train()
     assert sum("batches stay random" in record.message for record in caplog.records) == 1
     assert "is the model of this HardBatches the one that is trained?" in caplog.text
@@ -483,7 +441,7 @@ def test_a_loss_without_two_columns_is_named_once_and_training_continues(tmp_pat
 @pytest.mark.parametrize("dims", [[8, 4], [DIM, 8]])
 def test_embeddings_that_a_loss_shortens_are_not_stored(dims, tmp_path, caplog):
     trained = model()
-    hard = HardBatches(trained, Neighbours(1))
+    hard = HardBatches(trained)
     loss = MatryoshkaLoss(trained, MultipleNegativesRankingLoss(trained), dims)
     trainer(tmp_path, trained, hard, loss, num_train_epochs=1).train()
     whole = DIM in dims  # which comes first
@@ -497,7 +455,7 @@ def test_a_loss_that_encodes_in_pieces_fills_the_cache_as_the_plain_one(tmp_path
         weights = model()[0].embedding.weight.detach()[:SIZE].numpy()
         embedding = WordEmbeddings(words, weights, update_embeddings=True)
         trained = SentenceTransformer(modules=[embedding, Pooling(DIM)], device="cpu")
-        hard = HardBatches(trained, Neighbours(1))
+        hard = HardBatches(trained)
         trainer(tmp_path, trained, hard, kind(trained, **options)).train()
         return torch.cat([hard.cache.get(range(SIZE), tower) for tower in range(2)])
 
@@ -535,7 +493,7 @@ def transformer(folder):
 )
 def test_columns_of_hard_negatives_leave_the_first_two_as_they_are(loss, tmp_path):
     trained = transformer(tmp_path / "model")
-    hard, taken = HardBatches(trained, Neighbours(1)), []
+    hard, taken = HardBatches(trained), []
     monitor = SpectralMonitor(0.05, every=1, strict=True, quiet=True)
     columns = {
         name: [f"w{i} {word}" for i in range(SIZE)]
@@ -557,21 +515,10 @@ def test_columns_of_hard_negatives_leave_the_first_two_as_they_are(loss, tmp_pat
     assert "neighbours" not in taken[0].selection
 
 
-def test_evaluating_an_iterable_data_set_shows_auto_nothing(tmp_path):
-    trained, auto = model(), Auto(0.05)
-    hard = HardBatches(trained, auto)
-    stream = pairs().to_iterable_dataset()
-    trainer(
-        tmp_path, trained, hard, MultipleNegativesRankingLoss(trained), evaluate=stream,
-        eval_strategy="epoch", num_train_epochs=1,
-    ).train()  # fmt: skip
-    assert hard.cache.filled.all()
-
-
 def test_a_checkpoint_holds_the_settings_and_neither_data_nor_model(tmp_path):
     """The trainer pickles its arguments, of which the batch sampler is one."""
     trained = model()
-    hard = HardBatches(trained, Auto(lambda: 0.05), coverage="free")
+    hard = HardBatches(trained, held_out=pairs(), tau=lambda: 0.05)
     made = trainer(tmp_path, trained, hard, Noting(trained), max_steps=2, save_strategy="steps",
                    save_steps=2)  # fmt: skip
     callback = SpectralTrainerCallback(
@@ -581,24 +528,24 @@ def test_a_checkpoint_holds_the_settings_and_neither_data_nor_model(tmp_path):
     made.add_callback(callback)
     made.train()
     saved = torch.load(tmp_path / "checkpoint-2" / "training_args.bin", weights_only=False)
-    assert saved.batch_sampler == ("Auto", "free", None, None)
+    assert saved.batch_sampler == ("Auto", "auto")
 
 
 def test_wrong_arguments_are_named():
     with pytest.raises(ArgumentTypeError, match="model must be a SentenceTransformer"):
-        HardBatches(None, Neighbours(1))
-    with pytest.raises(ArgumentTypeError, match="selector"):
+        HardBatches(None)
+    with pytest.raises(ArgumentTypeError, match="planner must be callable"):
         HardBatches(model(), 3)
     sparse = SparseEncoder(modules=[model()[0]], device="cpu")
     with pytest.raises(
         ArgumentTypeError, match=r"must be a SentenceTransformer, got \S+SparseEncoder"
     ):
-        HardBatches(sparse, Neighbours(1))
+        HardBatches(sparse)
 
 
 def test_a_second_training_keeps_the_cache_of_the_same_data(tmp_path):
     trained, data = model(), pairs()
-    hard, loss = HardBatches(trained, Neighbours(1)), Noting(trained)
+    hard, loss = HardBatches(trained), Noting(trained)
     made = trainer(tmp_path, trained, hard, loss, data=data, num_train_epochs=1)
     made.train()
     loss.batches.clear()
@@ -611,7 +558,7 @@ def test_a_second_training_keeps_the_cache_of_the_same_data(tmp_path):
 
 def test_several_training_sets_are_refused(tmp_path):
     trained = model()
-    hard = HardBatches(trained, Neighbours(1))
+    hard = HardBatches(trained)
     parts = DatasetDict({"one": pairs(), "two": pairs()})
     with pytest.raises(ParameterError, match="concatenate_datasets"):
         trainer(tmp_path, trained, hard, Noting(trained), data=parts).train()
@@ -619,7 +566,7 @@ def test_several_training_sets_are_refused(tmp_path):
 
 def test_half_of_the_wiring_is_named(tmp_path, caplog):
     trained = model()
-    hard = HardBatches(trained, Neighbours(1))
+    hard = HardBatches(trained)
     only_callback = trainer(tmp_path, trained, hard, Noting(trained))
     only_callback.args.batch_sampler = "batch_sampler"
     with pytest.raises(ParameterError, match="batch_sampler=hard"):
@@ -630,6 +577,13 @@ def test_half_of_the_wiring_is_named(tmp_path, caplog):
     assert "callbacks=[hard]" not in caplog.text
     only_sampler.train()
     assert caplog.text.count("callbacks=[hard]") == 1
+
+
+def test_columns_of_scores_are_said_once(tmp_path, caplog):
+    trained = model()
+    data = pairs().add_column("score", [1.0] * SIZE)
+    HardBatches(trained, held_out=data)
+    assert "the data has a column 'score': its pairs are taken as positives" in caplog.text
 
 
 def test_the_first_two_columns_are_cached_whatever_their_type():

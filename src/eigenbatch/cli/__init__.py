@@ -1,6 +1,6 @@
 """The `eigenbatch` command: parse and call; a command imports the heavy packages it needs."""
 
-from eigenbatch.cli import demo, looking, paper, training
+from eigenbatch.cli import demo, looking, paper, planning, training
 from eigenbatch.cli.command import app
 
-__all__ = ["app", "demo", "looking", "paper", "training"]
+__all__ = ["app", "demo", "looking", "paper", "planning", "training"]

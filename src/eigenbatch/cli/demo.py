@@ -53,11 +53,11 @@ def demo(
 
 def _mistake(letters: "Letters", folder: Path, terminal: Terminal) -> "RunRecord":
     """One run with one picture as both views; the monitor reports while it trains."""
+    from eigenbatch.batches.planner import Random
     from eigenbatch.demo import train
     from eigenbatch.runs import Recorder, read_run
     from eigenbatch.runs.comparison import read_if_finished, set_aside
     from eigenbatch.runs.findings import worth_saying
-    from eigenbatch.selectors.random import Random
 
     terminal.say("1. Training with a mistake: one picture is used as both views.")
     warn = _warner(terminal)
@@ -83,14 +83,14 @@ def _mistake(letters: "Letters", folder: Path, terminal: Terminal) -> "RunRecord
 
 def _comparison(letters: "Letters", folder: Path, terminal: Terminal) -> "Comparison":
     """The corrected training with random batches and with hard ones, in pairs of runs."""
-    from eigenbatch.demo import TAU, train
+    from eigenbatch.batches.neighbours import Neighbours
+    from eigenbatch.batches.planner import Random
+    from eigenbatch.demo import train
     from eigenbatch.runs import compare
-    from eigenbatch.selectors.auto import Auto
-    from eigenbatch.selectors.random import Random
 
     selectors: dict[str, Callable[[], Any]] = {
         "random": Random,
-        "auto": lambda: Auto(TAU),
+        "neighbours": Neighbours,
     }
     warn = _warner(terminal)
     done: dict[tuple[str, int], float] = {}
@@ -102,9 +102,9 @@ def _comparison(letters: "Letters", folder: Path, terminal: Terminal) -> "Compar
         if len(done) == 1:
             terminal.say(f"   MRR {accuracy:.3f}.{_remark(folder / name / f'seed-{seed}')}")
             terminal.say(
-                f"3. Batches of similar letters (Auto) against random ones, {SEEDS} seeds."
+                f"3. Batches of similar letters (Neighbours) against random ones, {SEEDS} seeds."
             )
-        elif name == "auto":
+        elif name == "neighbours":
             text = f"   {done['random', seed]:.3f} -> {accuracy:.3f}"  # a line that grows
             terminal.console().print(text, end="", soft_wrap=True)
 
@@ -152,7 +152,7 @@ def _warner(terminal: Terminal) -> Callable[[str], None]:
 def _numbers(wrong: "RunRecord", result: "Comparison") -> dict[str, Any]:
     from eigenbatch.runs.findings import worth_saying
 
-    random, auto = result.entries
+    random, hard = result.entries
     return {
         "untrained": float(wrong.series["mrr"].value[0]),
         "mistake": wrong.final("mrr"),
@@ -161,7 +161,7 @@ def _numbers(wrong: "RunRecord", result: "Comparison") -> dict[str, Any]:
             for one in worth_saying(wrong.metrics.records["diagnoses"])
         ],
         "random": fmean(one.final_accuracy for one in random.summaries),
-        "auto": fmean(one.final_accuracy for one in auto.summaries),
-        "gain": auto.accuracy_gain.mean,
-        "gain_interval": [auto.accuracy_gain.low, auto.accuracy_gain.high],
+        "neighbours": fmean(one.final_accuracy for one in hard.summaries),
+        "gain": hard.accuracy_gain.mean,
+        "gain_interval": [hard.accuracy_gain.low, hard.accuracy_gain.high],
     }

@@ -21,8 +21,8 @@ from eigenbatch.cli.command import (
     resumable,
 )
 from eigenbatch.errors import ParameterError
-from eigenbatch.selectors.names import NAMES
 from eigenbatch.terminal import Terminal, live_runs, show_comparison, show_findings
+from eigenbatch.train.batches import NAMES
 from eigenbatch.train.methods import MethodConfig
 
 SELECTORS = "How batches are chosen: " + ", ".join(one.form for one in NAMES.values()) + "."
@@ -88,12 +88,14 @@ def train(
     terminal.result(numbers | {"run": str(out), "findings": named})
 
 
-@app.command(epilog="Example: eigenbatch compare --selectors random,p3,greedy-64 --seeds 3")
+@app.command(
+    epilog="Example: eigenbatch compare --selectors random,neighbours --seeds 3 --data pairs"
+)
 def compare(
     context: typer.Context,
     selectors: Annotated[
         str, typer.Option(help="Comma-separated; the first is the baseline.")
-    ] = "random,p3,greedy-64",
+    ] = "random,neighbours",
     seeds: Annotated[int, typer.Option(help="Runs of each selector, paired by seed.")] = 3,
     data: Data = None,
     encoder: Encoder = None,
@@ -114,7 +116,7 @@ def compare(
     names = [name.strip() for name in selectors.split(",")]
     with errors(terminal):
         from eigenbatch.runs.comparison import check_comparison
-        from eigenbatch.selectors.names import check_selector
+        from eigenbatch.train.batches import check_selector
 
         check_out(out)
         check_comparison(names, seeds, target)

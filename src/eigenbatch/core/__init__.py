@@ -14,7 +14,15 @@ from eigenbatch.core.downdate import leave_out_top_eigenvalues, negative_tops
 from eigenbatch.core.infonce import Decomposition, InfoNCE, decompose, infonce
 from eigenbatch.core.moments import Moments, moments
 from eigenbatch.core.prediction import Outlook, Prediction
-from eigenbatch.core.spectrum import Spectrum, isotropy_gap, participation_ratio, spectrum
+from eigenbatch.core.spectrum import (
+    Spectrum,
+    frobenius_diversity,
+    isotropy_gap,
+    participation_ratio,
+    rayleigh_scores,
+    spectrum,
+    trace_after_adding,
+)
 from eigenbatch.core.variance import VarianceBand, variance_band, variance_coefficient
 from eigenbatch.core.whitening import whiten
 
@@ -42,6 +50,7 @@ __all__ = [
     "cloud_of",
     "decompose",
     "effective_rank_radius",
+    "frobenius_diversity",
     "gradient_band",
     "infonce",
     "isotropy_gap",
@@ -50,9 +59,11 @@ __all__ = [
     "negative_tops",
     "participation_ratio",
     "queue_ceiling",
+    "rayleigh_scores",
     "sampling_inflation",
     "spectrum",
     "subgaussian_radius",
+    "trace_after_adding",
     "variance_band",
     "variance_coefficient",
     "whiten",

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from eigenbatch.checks import check_flags, check_type
 from eigenbatch.core.moments import Moments, accumulated_rows
-from eigenbatch.core.precision import check_matrix, no_autocast
-from eigenbatch.errors import RowError
+from eigenbatch.core.precision import accumulated, check_matrix, no_autocast
+from eigenbatch.errors import RowError, ShapeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -208,6 +208,77 @@ def isotropy_gap(z: Tensor, *, unbiased: bool = False, normalize: bool = True) -
     """
     squared_trace = _trace_of_square(z, unbiased=unbiased, normalize=normalize)
     return gap_of_trace(z.shape[1], squared_trace)
+
+
+def rayleigh_scores(candidates: Tensor, batch: Tensor) -> Tensor:
+    """q_B(z) = z^T Sigma_B z = mean over B of `<z, z'>^2`, for each candidate.
+
+    Args:
+        candidates: (c, d) rows.
+        batch: (b, d) rows of B.
+
+    Returns:
+        (c,) scores; small ones add diversity.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.core import rayleigh_scores
+        >>> rayleigh_scores(torch.eye(2), torch.tensor([[1.0, 0.0]])).tolist()
+        [1.0, 0.0]
+    """
+    check_matrix(candidates, "candidates")
+    check_matrix(batch, "batch")
+    if candidates.shape[-1] != batch.shape[-1]:
+        raise ShapeError(
+            f"candidates have dimension {candidates.shape[-1]}, the batch {batch.shape[-1]}"
+        )
+    candidates, batch = accumulated(candidates), accumulated(batch)
+    with no_autocast(batch):
+        return (candidates @ batch.T).square().mean(1)
+
+
+def frobenius_diversity(candidates: Tensor, batch: Tensor) -> Tensor:
+    """||Sigma_B - z z^T||_F^2 = t_B - 2 q_B(z) + ||z||^4, for each candidate.
+
+    For unit rows its arg-max is the arg-min of q_B.
+
+    Args:
+        candidates: (c, d) rows.
+        batch: (b, d) rows of B.
+
+    Returns:
+        (c,) squared distances.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.core import frobenius_diversity
+        >>> frobenius_diversity(torch.eye(2), torch.tensor([[1.0, 0.0]])).tolist()
+        [0.0, 2.0]
+    """
+    scores, rows = rayleigh_scores(candidates, batch), accumulated(batch)
+    with no_autocast(rows):
+        trace = (rows @ rows.T).square().sum() / len(rows) ** 2
+    return trace - 2 * scores + accumulated(candidates).square().sum(1).square()
+
+
+def trace_after_adding(trace: Tensor, size: int, score: Tensor) -> Tensor:
+    """tr(Sigma^2) of B with one more unit row (Lemma "One-step trace update").
+
+    Args:
+        trace: t_B.
+        size: b = |B|.
+        score: q_B(z) of the new row, or of several to choose from.
+
+    Returns:
+        The trace of the larger batch, one value per score.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.core import trace_after_adding
+        >>> trace_after_adding(torch.tensor(1.0), 1, torch.tensor([0.0, 1.0])).tolist()
+        [0.5, 1.0]
+    """
+    return (size**2 * trace + 2 * size * score + 1) / (size + 1) ** 2
 
 
 @torch.no_grad()

@@ -6,6 +6,8 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from eigenbatch.batches.cache import EmbeddingCache
+from eigenbatch.batches.sampler import SpectralBatchSampler
 from eigenbatch.checks import check_type
 from eigenbatch.errors import ParameterError
 from eigenbatch.integrations.carried import Carried, RunRecord, StopTogether
@@ -15,8 +17,6 @@ from eigenbatch.monitor.batch import Layout
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.stopping import StopOn
-from eigenbatch.sampling.cache import EmbeddingCache
-from eigenbatch.sampling.sampler import SpectralBatchSampler
 
 try:
     from accelerate import Accelerator  # type: ignore[import-untyped]
@@ -111,8 +111,7 @@ class SpectralWatch:
         if self._carried.cache is not None:
             if ids is None:
                 raise ParameterError("a cache is refreshed by sample ids: pass ids=")
-            gathered = self._accelerator.gather((ids, z1.detach(), z2.detach()))
-            self._carried.refresh(*gathered, everywhere=True)
+            self._carried.refresh(ids, z1.detach(), z2.detach())
         due = self.monitor.due
         reading = self.monitor(z1, z2, layout=layout, loss=loss, ids=ids)
         self._record.metrics(self._step, metrics)

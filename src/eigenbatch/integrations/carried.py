@@ -6,9 +6,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from eigenbatch.batches.cache import EmbeddingCache, with_direction
+from eigenbatch.batches.sampler import SpectralBatchSampler
 from eigenbatch.checks import check_callable, check_type
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ParameterError, RunError
@@ -17,14 +18,15 @@ from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.online_probe import OnlineProbe
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.stopping import StopOn
-from eigenbatch.processes import in_any_process, of_all_processes
+from eigenbatch.processes import in_any_process, of_all_processes, rank_and_world
 from eigenbatch.runs.directory import RunDirectory
 from eigenbatch.runs.record import is_whole
 from eigenbatch.runs.recorder import OWN, Recorder
-from eigenbatch.sampling.cache import EmbeddingCache
-from eigenbatch.sampling.sampler import SpectralBatchSampler
 
 logger = logging.getLogger("eigenbatch")
+
+
+FILL_AFTER, FILL_SHARE = 100, 0.05
 
 
 class Refresher:
@@ -38,10 +40,8 @@ class Refresher:
         self.cache = cache
         self._warned = False
 
-    def __call__(
-        self, ids: Tensor, *towers: Tensor, everywhere: bool = False, trained: bool = True
-    ) -> None:
-        """Store rows of all processes; `everywhere`: each of them has all rows already."""
+    def __call__(self, ids: Tensor, *towers: Tensor) -> None:
+        """Store the rows of this process."""
         ids, rows = ids.cpu(), [one.detach().float().cpu() for one in towers]
         if all(one.ndim == 2 and len(one) == len(ids) for one in rows):  # or the cache will say
             usable = with_direction(*rows)
@@ -53,14 +53,27 @@ class Refresher:
                     ids[~usable][:5].tolist(),
                 )
             ids, rows = ids[usable], [one[usable] for one in rows]
-        update = self.cache.update if everywhere else self.cache.update_synchronized
-        update(ids, *rows, trained=trained)
+        self.cache.update(ids, *rows)
 
 
-def with_direction(*towers: Tensor) -> Tensor:
-    """(n,) True where the rows of all towers are finite and not zero."""
-    lengths = torch.stack([rows.abs().amax(1) for rows in towers])  # (towers, n)
-    return (lengths.isfinite() & (lengths > 0)).all(0)
+def early_fill(asked: int | str | None, size: int, batch_size: int, steps: int) -> int | None:
+    """After how many steps all samples are embedded once; None: never.
+
+    "auto": after 100, where it takes at most 5 % of the training time; an embedding takes about a
+    third of a training step's time per sample. That is said once.
+    """
+    if asked != "auto":
+        assert not isinstance(asked, str)
+        return asked
+    share = size / (3 * batch_size * steps) if steps else 1.0
+    if share > FILL_SHARE or steps <= FILL_AFTER:
+        return None
+    if rank_and_world()[0] == 0:
+        logger.warning(
+            "all %d samples will be embedded once after %d steps (about %.0f %% of the time), so "
+            "that batches are planned from then on", size, FILL_AFTER, 100 * share,
+        )  # fmt: skip
+    return FILL_AFTER
 
 
 class StopTogether:
@@ -123,17 +136,12 @@ class Carried:
         self._refresher = None if self.cache is None else Refresher(self.cache)
         self.consumed = 0
 
-    def refresh(
-        self, ids: Tensor, z: Tensor, second: Tensor | None = None, *, everywhere: bool = False
-    ) -> None:
-        """Store the embeddings of a batch, of all processes.
-
-        `second` is for a cache of two towers. `everywhere`: all processes have all rows already.
-        """
+    def refresh(self, ids: Tensor, z: Tensor, second: Tensor | None = None) -> None:
+        """Store the embeddings of a batch; `second` is for a cache of two towers."""
         if self._refresher is not None:
             two = self._refresher.cache.towers == 2
             towers = (z,) if second is None or not two else (z, second)
-            self._refresher(ids, *towers, everywhere=everywhere)
+            self._refresher(ids, *towers)
 
     @property
     def ended(self) -> bool:
@@ -146,11 +154,15 @@ class Carried:
             self.judged = self.probe(z, labels)
 
     def state_dict(self) -> dict[str, Any]:
-        """The monitor's state, and beside it those of cache, sampler and probe."""
+        """The monitor's state, and beside it those of cache, sampler and probe.
+
+        Every process calls it: the newest embeddings of all are brought together.
+        """
         state = self.monitor.state_dict()
         if self.probe is not None:
             state["probe"] = self.probe.state_dict()
         if self.cache is not None:
+            self.cache.gather()
             state["cache"] = self.cache.state_dict()
         if self.sampler is not None:
             state |= {

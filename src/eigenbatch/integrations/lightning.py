@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from eigenbatch.batches.cache import EmbeddingCache
+from eigenbatch.batches.sampler import SpectralBatchSampler
 from eigenbatch.checks import check_callable, check_type
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ParameterError
@@ -17,8 +19,6 @@ from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.online_probe import OnlineProbe
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.stopping import StopOn
-from eigenbatch.sampling.cache import EmbeddingCache
-from eigenbatch.sampling.sampler import SpectralBatchSampler
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -134,7 +134,7 @@ class SpectralCallback(Callback):
         if (sampler := self._carried.sampler) is not None:
             progress = trainer.fit_loop.epoch_progress.current
             given = progress.processed  # type: ignore[attr-defined]
-            sampler.count_epochs_from(given, given if self._next is None else self._next)
+            sampler.ahead = given - (given if self._next is None else self._next)
             self._next = None
         if trainer.is_global_zero:
             self._record.open(dict(pl_module.hparams), step=trainer.global_step)

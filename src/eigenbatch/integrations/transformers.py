@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from eigenbatch.batches.cache import EmbeddingCache
+from eigenbatch.batches.sampler import SpectralBatchSampler
 from eigenbatch.checks import check_callable, described
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
@@ -27,8 +29,6 @@ from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.online_probe import OnlineProbe
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.stopping import StopOn
-from eigenbatch.sampling.cache import EmbeddingCache
-from eigenbatch.sampling.sampler import SpectralBatchSampler
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -170,8 +170,9 @@ class SpectralTrainerCallback(TrainerCallback):
     ) -> None:
         """Keep the states of monitor, cache, sampler and probe in the checkpoint."""
         file = _state_file(args, state)
+        known = self._carried.state_dict()
         if state.is_world_process_zero and file.parent.is_dir():
-            torch.save(self._carried.state_dict(), file)
+            torch.save(known, file)
 
     def on_epoch_begin(
         self,

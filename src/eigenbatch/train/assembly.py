@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import torch
 
+from eigenbatch.batches.cache import EmbeddingCache
+from eigenbatch.batches.sampler import SpectralBatchSampler
 from eigenbatch.errors import ParameterError
 from eigenbatch.missing import require
 from eigenbatch.monitor.monitor import SpectralMonitor
-from eigenbatch.sampling.cache import EmbeddingCache
-from eigenbatch.sampling.sampler import SpectralBatchSampler
 from eigenbatch.train.data.source import ImageSource, Source
 from eigenbatch.train.devices import Devices, seed_everything
 from eigenbatch.train.loader import BatchLoader
@@ -84,15 +84,14 @@ def assemble(run: Run, fabric: Devices) -> Assembled:
     cache = EmbeddingCache(
         len(source.train),  # type: ignore[arg-type]
         run.method.dim,
-        towers=max(run.method.encoders, run.batches.towers),
+        towers=run.method.encoders,
     )
     sampler = run.batches.build(
         cache,
         seed=run.seed,
-        num_replicas=fabric.world_size,
-        rank=fabric.global_rank,
         tau=lambda: method.tau,
-        layout=run.method.layout,
+        held_out=source.pairs(method, held_out=True),
+        trained=source.pairs(method, held_out=False),
     )
     optimizer = run.optimizer.build(method)
     scheduler = run.schedule.build(

@@ -5,11 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from eigenbatch.batches.sampler import SpectralBatchSampler
 from eigenbatch.errors import CheckpointError
 from eigenbatch.processes import of_all_processes
 from eigenbatch.runs.record import Mark
-from eigenbatch.sampling.sampler import SpectralBatchSampler
-from eigenbatch.selectors.selector import Stateful
 from eigenbatch.train.checkpoint_file import VERSION, save_checkpoint
 from eigenbatch.train.devices import loss_scaler, random_state, set_random_state
 from eigenbatch.train.loop import Observer, Training
@@ -29,7 +28,7 @@ class Checkpoint(Observer):
         self,
         path: Path,
         sampler: SpectralBatchSampler,
-        parts: Mapping[str, Stateful],
+        parts: Mapping[str, Any],
         *,
         mark: Callable[[], Mark] | None = None,
     ) -> None:
@@ -46,6 +45,7 @@ class Checkpoint(Observer):
 
     def save(self, training: Training) -> None:
         """Write the checkpoint; every process calls it, only rank 0 touches the disk."""
+        self.sampler.cache.gather()
         alone = training.fabric.world_size == 1
         generators = [random_state()] if alone else of_all_processes(random_state())
         if training.fabric.global_rank == 0:

@@ -16,7 +16,7 @@ from eigenbatch.runs.comparison import (
 )
 from eigenbatch.runs.directory import RunDirectory
 from eigenbatch.runs.reader import read_run
-from eigenbatch.selectors.names import selector_named
+from eigenbatch.train.batches import check_selector
 from eigenbatch.train.progress import progress_bar
 from eigenbatch.train.run import Run, load_run
 from eigenbatch.train.trainer import train
@@ -48,7 +48,7 @@ def compare_selectors(
     check_comparison(selectors, seeds, target)
     numbers = range(run.seed, run.seed + seeds)
     for selector in selectors:
-        selector_named(selector)
+        check_selector(selector)
         for seed in numbers:
             _check_epochs(run, RunDirectory(run_folder(path, selector, seed)))
     diverged = []

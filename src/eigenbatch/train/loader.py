@@ -1,14 +1,14 @@
 """Batches on the device: the data side of a training loop."""
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from eigenbatch.sampling.indexed import IndexedDataset
-from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.batches.sampler import IndexedDataset, SpectralBatchSampler
 from eigenbatch.train.batch import Batch
 
 
@@ -49,10 +49,12 @@ class BatchLoader:
     def __iter__(self) -> Iterator[tuple[Tensor, Batch]]:
         return self._batches(self._loader)
 
-    def once(self, ids: list[int], batch_size: int) -> Iterator[tuple[Tensor, Batch]]:
-        """The given samples in their order, in equal batches of at most so many."""
-        count = min(-(-len(ids) // batch_size), max(1, len(ids) // 2))  # and of at least two
-        parts = [ids[i * len(ids) // count : (i + 1) * len(ids) // count] for i in range(count)]
+    def everything(self, batch_size: int) -> Iterator[tuple[Tensor, Batch]]:
+        """All samples in their order, in equal batches of at most so many, and at least two."""
+        size = len(self._data)
+        count = min(-(-size // batch_size), max(1, size // 2))
+        bounds = [i * size // count for i in range(count + 1)]
+        parts = [list(range(*ends)) for ends in pairwise(bounds)]
         return self._batches(DataLoader(self._data, batch_sampler=parts, num_workers=self._workers))
 
     def _batches(self, loader: Iterable[Any]) -> Iterator[tuple[Tensor, Batch]]:

@@ -2,26 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 
 import torch
 from torch import Tensor
 
+from eigenbatch.batches.cache import EmbeddingCache
+from eigenbatch.batches.sampler import SpectralBatchSampler
+from eigenbatch.batches.schedule import OnLossPlateau
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.runs.recorder import Recorder
-from eigenbatch.sampling.cache import EmbeddingCache
-from eigenbatch.sampling.sampler import SpectralBatchSampler
-from eigenbatch.selectors.auto import Auto
-from eigenbatch.selectors.plateau import LossPlateau
+from eigenbatch.train.batch import Batch
 from eigenbatch.train.loader import BatchLoader
 from eigenbatch.train.loop import Observer, Step, Training
 from eigenbatch.train.methods.method import Method
-
-PART = 2**16
-"""Samples that are embedded before the cache is written, by all processes together."""
-
-HELD_OUT_EVERY = 100
-"""Steps between two looks at held-out pairs."""
 
 
 class RefreshCache(Observer):
@@ -31,9 +24,9 @@ class RefreshCache(Observer):
         self.cache = cache
 
     def on_step(self, training: Training, step: Step) -> None:
-        """Store the first view's embeddings, and those of a second tower, of all processes."""
+        """Store the first view's embeddings, and those of a second tower."""
         second = step.outcome.second if self.cache.towers == 2 else None
-        self.cache.update_synchronized(
+        self.cache.update(
             step.ids,
             step.outcome.embeddings.float().cpu(),
             None if second is None else second.float().cpu(),
@@ -41,7 +34,7 @@ class RefreshCache(Observer):
 
 
 class FillCache(Observer):
-    """Embeds all samples that are unknown, once, so that the next batch is selected from all.
+    """Embeds all samples once, so that the rest of the epoch is planned from all of them.
 
     The method reads views as in training, with the statistics of the batch in its norms. Its state
     and the random state are left as they were.
@@ -52,7 +45,6 @@ class FillCache(Observer):
         loader: reads samples.
         recorder: whose clock stands still while the cache is filled before the first step.
         after: steps before it is filled.
-        autos: it waits until these expect hard batches to pay.
         told: observers whose `on_fill` hears how far it is.
     """
 
@@ -63,105 +55,67 @@ class FillCache(Observer):
         loader: BatchLoader,
         recorder: Recorder | None,
         *,
-        after: int = 0,
-        autos: Sequence[Auto] = (),
+        after: int,
         told: Sequence[Observer] = (),
     ) -> None:
         self.cache, self.method, self.loader, self.recorder = cache, method, loader, recorder
-        self.after, self.autos, self.told = after, autos, told
-        self._done = False
+        self.after, self.told = after, told
 
     def on_start(self, training: Training) -> None:
-        """Fill at once if there are no steps to wait for, unless the run was resumed."""
-        if self.after == 0:
-            self._done = True
-            if not training.resumed:
-                with _paused(self.recorder):
-                    self._fill(training)
+        """Fill at once if there are no steps to wait for."""
+        if self.after == 0 and not self.cache.fills:
+            with _paused(self.recorder):
+                self._fill(training)
 
     def on_step(self, training: Training, step: Step) -> None:
-        """Fill when it is time; a resumed run may know all samples by then."""
-        if self._done or training.step < self.after or not all(auto.ready for auto in self.autos):
-            return
-        self._done = True
-        self._fill(training)
+        """Fill when it is time; a resumed run may have done so."""
+        if training.step >= self.after and not self.cache.fills:
+            self._fill(training)
 
     def _fill(self, training: Training) -> None:
-        """Every process embeds its share of each part, so that all write equally often."""
-        rank, world = training.fabric.global_rank, training.fabric.world_size
-        unknown = (~self.cache.filled).nonzero().flatten()  # (m,)
-        total = len(unknown)
+        def embed(batch: Batch) -> Tensor | tuple[Tensor, Tensor]:
+            first = self.method.embed(batch.first).float()
+            if self.cache.towers == 1:
+                return first
+            return first, self.method.embed(batch.second, 1).float()
+
+        def tell(done: int, total: int) -> None:
+            for observer in self.told:
+                observer.on_fill(training, done, total)
+
         with torch.random.fork_rng(), torch.no_grad():
             state = {name: value.clone() for name, value in self.method.state_dict().items()}
             self.method.train()
-            for start in range(0, total, PART):
-                own = unknown[start : start + PART][rank::world]
-                tell = partial(self._tell, training, start, total)
-                ids, *towers = self._embedded(own.tolist(), tell)
-                self.cache.update_synchronized(ids, *towers, trained=False)
+            batches = self.loader.everything(self.loader.batch_sampler.batch_size)
+            self.cache.fill(embed, batches, progress=tell)
             self.method.load_state_dict(state)
-
-    def _tell(self, training: Training, start: int, total: int, own: int) -> None:
-        """After `start` samples of earlier parts, this process has embedded `own` of this one."""
-        done = min(start + own * training.fabric.world_size, total)
-        for observer in self.told:
-            observer.on_fill(training, done, total)
-
-    def _embedded(self, ids: list[int], tell: Callable[[int], None]) -> tuple[Tensor, ...]:
-        """Those samples, and a second one if there is one only: (n,) ids, (n, dim) of each tower.
-
-        Batch norms cannot read a batch of one.
-        """
-        ids += [(ids[0] + 1) % self.cache.size] if len(ids) == 1 else []
-        empty = torch.empty(0, self.cache.dim)
-        found = [[torch.empty(0, dtype=torch.int64)], *([empty] for _ in range(self.cache.towers))]
-        for index, batch in self.loader.once(ids, self.loader.batch_sampler.batch_size):
-            views = (batch.first, batch.second)[: self.cache.towers]
-            rows = [self.method.embed(view, i).float().cpu() for i, view in enumerate(views)]
-            for parts, new in zip(found, [index, *rows], strict=True):
-                parts.append(new)
-            tell(sum(map(len, found[0])))
-        return tuple(map(torch.cat, found))
 
 
 class TellLoss(Observer):
-    """Tells the mean loss of every step over all processes to what selection depends on."""
+    """Tells the mean loss of every step over all processes to a planner that depends on it."""
 
-    def __init__(self, plateau: LossPlateau) -> None:
-        self.plateau = plateau
+    def __init__(self, planner: OnLossPlateau) -> None:
+        self.planner = planner
 
     def on_step(self, training: Training, step: Step) -> None:
-        """Every process tells the same loss, so that all select the same batches."""
+        """Every process tells the same loss."""
         loss = training.fabric.all_reduce(step.outcome.loss)
         assert isinstance(loss, torch.Tensor)
-        self.plateau.observe(loss.item())
-
-
-class TellHeldOut(Observer):
-    """Tells `Auto` now and then how hard pairs are that it is not trained on."""
-
-    def __init__(
-        self, auto: Auto, pairs: Callable[[], tuple[Tensor, Tensor] | None], batch_size: int
-    ) -> None:
-        self.auto, self.pairs, self.batch_size = auto, pairs, batch_size
-
-    def on_step(self, training: Training, step: Step) -> None:
-        """Every process embeds the same pairs, so that all select the same batches."""
-        if training.step % HELD_OUT_EVERY == 0 and (pairs := self.pairs()) is not None:
-            self.auto.held_out(*pairs, self.batch_size)
+        self.planner.observe(loss.item())
 
 
 class RecordSteps(Observer):
-    """Writes loss, times and selection of every step."""
+    """Writes loss, times and what was planned of every step."""
 
     def __init__(self, recorder: Recorder, sampler: SpectralBatchSampler) -> None:
         self.recorder, self.sampler = recorder, sampler
 
     def on_step(self, training: Training, step: Step) -> None:
         """Write one line."""
+        plan = self.sampler.plan
         self.recorder.log(
             training.step,
-            self.sampler.statistics(training.batch - 1),
+            {} if plan is None else plan.scalars(training.batch - 1),
             epoch=training.epoch,
             loss=float(step.outcome.loss),
             step_seconds=step.seconds,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from eigenbatch.sampling.sampler import SpectralBatchSampler
+from eigenbatch.batches.sampler import SpectralBatchSampler
 from eigenbatch.train.loop import Observer, Step, Training
 
 if TYPE_CHECKING:
@@ -60,11 +60,9 @@ class ProgressBar(Observer):
 
     def on_step(self, training: Training, step: Step) -> None:
         """Advance by one."""
-        chosen = self.sampler.statistics(training.batch - 1)
-        facts = f"loss {float(step.outcome.loss):.3f}"
-        if chosen and not math.isnan(chosen["sampler/participation_ratio"]):
-            rank, seconds = chosen["sampler/participation_ratio"], chosen["sampler/seconds"]
-            facts += f"  R_eff {rank:.1f}  selection {1e3 * seconds:.0f} ms"
+        facts, plan = f"loss {float(step.outcome.loss):.3f}", self.sampler.plan
+        if plan is not None and not math.isnan(plan.participation_ratio):
+            facts += f"  R_eff {plan.participation_ratio:.1f}"
         self._show(training, facts)
 
     def on_fill(self, training: Training, done: int, total: int) -> None:

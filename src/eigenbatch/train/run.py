@@ -9,7 +9,6 @@ from eigenbatch.train.batches import BatchesConfig
 from eigenbatch.train.budget import BudgetConfig
 from eigenbatch.train.data import DataConfig
 from eigenbatch.train.data.sets.digits import DigitsConfig
-from eigenbatch.train.data.sets.pairs import PairsConfig
 from eigenbatch.train.encoders import ConvNetConfig, EncoderConfig
 from eigenbatch.train.evaluation import EvaluationConfig
 from eigenbatch.train.methods import MethodConfig, SimCLRConfig
@@ -72,22 +71,15 @@ class Run(Config):
                 f"method {self.method.kind} learns from labels, but data.labels=false: use simclr"
             )
         self.method.check_batch(self.batches.batch_size)
-        if self.batches.fill_step and not self.batches.fill_cache:
+        if self.batches.selector.partition("-")[0] == "auto" and not self.data.pairs:
             raise ParameterError(
-                f"batches.fill_step={self.batches.fill_step} does nothing where "
-                "batches.fill_cache=false: set that to true, or batches.fill_step=0"
+                f"batches.selector={self.batches.selector} is for retrieval, but data "
+                f"{self.data.kind} is judged by classes, where hard batches lose: take random"
             )
-        if self.batches.towers == 2 and self.method.queued:
+        if self.batches.selector.startswith("auto") and getattr(self.data, "held_out", 0) == 0:
             raise ParameterError(
-                f"batches.selector={self.batches.selector} predicts how hard the negatives of a "
-                f"batch are, but those of {self.method.kind} come from its queue: train with "
-                "another selector, such as random or neighbours-4, in a new folder"
-            )
-        held_out = self.data.held_out if isinstance(self.data, PairsConfig) else 0
-        if 0 < held_out < self.batches.batch_size:
-            raise ParameterError(
-                f"data.held_out={held_out} is less than a batch: set it to "
-                f"{self.batches.batch_size} or more, or to 0"
+                "batches.selector=auto compares training pairs with held-out ones: set "
+                "data.held_out=512, or leave it out"
             )
         if self.encoder.words != self.data.pairs:
             fitting = [

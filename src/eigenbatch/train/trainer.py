@@ -3,21 +3,19 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from eigenbatch.batches import sampler
+from eigenbatch.batches.planner import Random
+from eigenbatch.batches.schedule import OnLossPlateau
 from eigenbatch.errors import RowError, RunError
 from eigenbatch.runs.comparison import read_if_finished
 from eigenbatch.runs.directory import RunDirectory
 from eigenbatch.runs.reader import flat
 from eigenbatch.runs.record import Mark
 from eigenbatch.runs.recorder import Recorder
-from eigenbatch.selectors.auto import Auto
-from eigenbatch.selectors.offer import parts_of
-from eigenbatch.selectors.plateau import OnLossPlateau
-from eigenbatch.selectors.random import Random
-from eigenbatch.selectors.selector import Stateful
+from eigenbatch.train import methods
 from eigenbatch.train.assembly import Assembled, assemble
 from eigenbatch.train.checkpoint import Checkpoint
 from eigenbatch.train.checkpoint_file import load_checkpoint, previous
@@ -31,7 +29,6 @@ from eigenbatch.train.observers import (
     RecordReadings,
     RecordSteps,
     RefreshCache,
-    TellHeldOut,
     TellLoss,
 )
 from eigenbatch.train.run import Run, differences, load_run
@@ -39,9 +36,17 @@ from eigenbatch.train.settings import to_plain
 
 logger = logging.getLogger("eigenbatch")
 
+MADE_BY = 2
+"""Raised by hand when runs of the same settings begin to differ; golden runs tell."""
+
 FILES = ("directory", "first", "second", "test_first", "test_second")
 CHANGEABLE = ("budget.epochs", *(f"data.{name}" for name in FILES))
 """Settings that may change when a run is resumed: it may go on for longer, and data may move."""
+
+
+def made_by() -> dict[str, int]:
+    """Versions of the code that a run's numbers depend on, for those who keep them."""
+    return {"trainer": MADE_BY, "sampler": sampler.MADE_BY, "methods": methods.MADE_BY}
 
 
 def train(
@@ -96,15 +101,8 @@ def train(
             assembled = assemble(run, fabric)
             state = _saved_state(directory) if resume else None
             recorder = _recorder(assembled, directory, state) if first else None
-            if first and _selects_nothing(assembled):
-                logger.warning(
-                    "all batches of %s will be random: in coverage %r no sample has an embedding "
-                    "before its second epoch, and there is one epoch of %d steps. Set "
-                    "batches.fill_cache=true with a smaller batches.fill_step, or more epochs",
-                    run.batches.selector,
-                    run.batches.coverage,
-                    len(assembled.sampler),
-                )
+            if first:
+                _say_when_planned(assembled)
             _fit(
                 assembled,
                 directory,
@@ -156,33 +154,22 @@ def _fit(
     state: dict[str, Any] | None,
     observers: Sequence[Observer],
 ) -> None:
-    parts: dict[str, Stateful] = {"cache": assembled.cache, "monitor": assembled.monitor}
+    parts = {"cache": assembled.cache, "monitor": assembled.monitor}
     watched: list[Observer] = [RefreshCache(assembled.cache)]
-    autos: list[Auto] = []
-    for selector in parts_of(assembled.sampler.selector):
-        if isinstance(selector, OnLossPlateau):
-            plateau = parts["losses"] = selector.plateau
-            watched.append(TellLoss(plateau))
-        if isinstance(selector, Auto):
-            autos.append(selector)
-            pairs = partial(assembled.source.held_out, assembled.method)
-            watched.append(TellHeldOut(selector, pairs, assembled.sampler.batch_size))
+    if isinstance(assembled.sampler.planner, OnLossPlateau):
+        watched.append(TellLoss(assembled.sampler.planner))
     mark = (lambda: recorder.mark) if recorder is not None else None
     checkpoint = Checkpoint(directory.checkpoint, assembled.sampler, parts, mark=mark)
     if state is not None:
         checkpoint.restore(assembled.training, state)
-    batches = assembled.run.batches
-    if batches.fill_cache and not (
-        batches.fill_step and isinstance(assembled.sampler.selector, Random)
-    ):
+    if _fills(assembled):
         watched.append(
             FillCache(
                 assembled.cache,
                 assembled.method,
                 assembled.loader,
                 recorder,
-                after=batches.fill_step,
-                autos=autos,
+                after=assembled.run.batches.fill_step,
                 told=observers,
             )
         )
@@ -205,12 +192,28 @@ def _fit(
     fit(assembled.training, [*watched, *observers, *events])
 
 
-def _selects_nothing(assembled: Assembled) -> bool:
-    """Whether a selector was asked for, and will never know a sample that it may choose."""
-    run, batches = assembled.run, assembled.run.batches
-    filled = batches.fill_cache and batches.fill_step < len(assembled.sampler)
-    once = batches.coverage != "free" and run.budget.epochs == 1
-    return once and not filled and not isinstance(assembled.sampler.selector, Random)
+def _fills(assembled: Assembled) -> bool:
+    """Whether all samples are embedded once."""
+    steps = assembled.training.epochs * len(assembled.sampler)
+    return assembled.run.batches.fills(assembled.cache.size, steps)
+
+
+def _say_when_planned(assembled: Assembled) -> None:
+    """Say that all samples will be embedded once, or that no batch will ever be planned."""
+    batches, sampler = assembled.run.batches, assembled.sampler
+    if isinstance(sampler.planner, Random):
+        return
+    if _fills(assembled):
+        logger.warning(
+            "all %d samples are embedded once after %d steps, so that batches are planned from "
+            "then on; batches.fill_cache=no turns it off", assembled.cache.size, batches.fill_step,
+        )  # fmt: skip
+    elif assembled.training.epochs == 1:
+        logger.warning(
+            "all batches of %s will be random: no sample has an embedding before its second epoch, "
+            "and there is one epoch of %d steps. Set batches.fill_cache=yes with a "
+            "batches.fill_step below that, or more epochs", batches.selector, len(sampler),
+        )  # fmt: skip
 
 
 def _saved_state(directory: RunDirectory) -> dict[str, Any] | None:

@@ -5,8 +5,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from eigenbatch.core import participation_ratio
-from eigenbatch.selectors import frobenius_diversity, rayleigh_scores, trace_after_adding
+from eigenbatch.core import (
+    frobenius_diversity,
+    participation_ratio,
+    rayleigh_scores,
+    trace_after_adding,
+)
 from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch_paper.figures import BLUE, GREEN, GREY, ORANGE, tidy
 from eigenbatch_paper.synthetic import gaussian_rows, spiked_eigenvalues

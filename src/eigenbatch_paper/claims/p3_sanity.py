@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from eigenbatch import spectrum
+from eigenbatch.batches import candidate_ranks
 from eigenbatch.core import participation_ratio
-from eigenbatch.selectors import candidate_ranks
 from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch_paper.figures import BLUE, GREY, ORANGE, tidy
 from eigenbatch_paper.synthetic import gaussian_rows, spiked_eigenvalues

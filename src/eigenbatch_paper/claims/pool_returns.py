@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from eigenbatch.batches import Greedy, PoolMax, Selector
 from eigenbatch.core import participation_ratio, unit_rows
-from eigenbatch.selectors import Greedy, PoolMax, Selector
 from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch_paper.figures import BLUE, CYCLE, GREY, ORANGE, tidy
 from eigenbatch_paper.synthetic import gaussian_rows, spiked_eigenvalues

@@ -10,7 +10,7 @@ from eigenbatch_paper.verdict import Verdict, decided, effect
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-POLICIES = ("p3", "greedy-64", "greedy-pool", "neighbours-4")
+POLICIES = ("p3", "greedy-64", "greedy-pool", "neighbours")
 
 SIZES: dict[Scale, dict[str, int]] = {  # what the largest class has images for
     "small": {"train_images": 5120, "pool_size": 2560},

@@ -10,12 +10,12 @@ from eigenbatch_paper.verdict import Verdict, decided, effect
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-POLICIES = ("neighbours-4", "p3", "greedy-64")
+POLICIES = ("neighbours", "p3", "greedy-64")
 
 
 def chunks(scale: Scale) -> list[Chunk]:
     """Similar, balanced and diverse batches against Random."""
-    return policies(scale, ("random", "p3", "greedy-64", "neighbours-4"))
+    return policies(scale, ("random", "p3", "greedy-64", "neighbours"))
 
 
 def judge(rows: list[Row]) -> Verdict:
@@ -23,7 +23,7 @@ def judge(rows: list[Row]) -> Verdict:
     groups = facts.grouped(rows, "selector")
     knn = {name: facts.gain(groups[name], groups["random"], facts.accuracy) for name in POLICIES}
     probe = {name: facts.gain(groups[name], groups["random"], facts.linear) for name in POLICIES}
-    against = facts.gain(groups["greedy-64"], groups["neighbours-4"], facts.accuracy)
+    against = facts.gain(groups["greedy-64"], groups["neighbours"], facts.accuracy)
     return decided(
         {"diverse batches beat similar ones": effect(against)},
         {"and beat Random": effect(knn["greedy-64"])},

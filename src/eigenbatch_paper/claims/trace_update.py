@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from eigenbatch.core import rayleigh_scores, trace_after_adding
 from eigenbatch.runs import line_fit
-from eigenbatch.selectors import rayleigh_scores, trace_after_adding
 from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch_paper.figures import BLUE, GREY, ORANGE, tidy
 from eigenbatch_paper.synthetic import gaussian_rows, spiked_eigenvalues

@@ -3,6 +3,8 @@
 import gzip
 import re
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from eigenbatch.train.methods.method import Method
 UNKNOWN = 1
 LONGEST = 48
 """Words of a sentence that are kept."""
+
+HELD_OUT = 512
+"""Pairs held out for `Auto` by default, at most a twentieth of all."""
 
 TEST_EACH = 10
 """One pair in so many is kept for the test, if there are no test files."""
@@ -91,17 +96,22 @@ class PairSource(Source):
             for side in (first, second):
                 del side[kept_back]
         first, second = first[: config.train_size], second[: config.train_size]
-        kept = len(first) - config.held_out
+        held_out = config.held_out
+        if held_out is None:
+            held_out = min(HELD_OUT, len(first) // 20)
+        kept = len(first) - held_out
         if kept < 1:
             raise DataError(
-                f"data.held_out={config.held_out} leaves none of {len(first)} pairs to train on"
+                f"data.held_out={held_out} leaves none of {len(first)} pairs to train on"
             )
         unseen = first[kept:], second[kept:]
         first, second = first[:kept], second[:kept]
         self.vocabularies = tuple(Vocabulary(side, config.vocabulary) for side in (first, second))
-        self.train: Dataset[Any] = self._encoded(first, second)
+        training = self._encoded(first, second)
+        self.train: Dataset[Any] = training
+        self._sides = training.first, training.second
         self.test = self._encoded(*test)
-        self.unseen = self._encoded(*unseen) if config.held_out else None
+        self.unseen = self._encoded(*unseen) if held_out > 1 else None
         self.views = BothSides()
 
     def inputs(self, tower: int) -> Inputs:
@@ -117,9 +127,17 @@ class PairSource(Source):
             "recall_at_1": (ranks == 1).double().mean().item(),
         }
 
-    def held_out(self, method: Method) -> tuple[Tensor, Tensor] | None:
-        """Embeddings of both sides of pairs that are not trained on, if there are any."""
-        return None if self.unseen is None else _embedded(method, self.unseen)
+    def pairs(
+        self, method: Method, *, held_out: bool
+    ) -> Callable[[], tuple[Tensor, Tensor]] | None:
+        """Embeds the pairs that were held out, or as many that are trained on."""
+        if self.unseen is None:
+            return None
+        some = self.unseen
+        if not held_out:
+            step = max(1, len(self.train) // len(some))  # type: ignore[arg-type]
+            some = Pairs(*(side[::step][: len(some)] for side in self._sides))
+        return partial(_embedded, method, some)
 
     def _encoded(self, first: list[str], second: list[str]) -> Pairs:
         return Pairs(self.vocabularies[0].encode(first), self.vocabularies[1].encode(second))

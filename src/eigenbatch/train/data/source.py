@@ -52,8 +52,13 @@ class Source:
         """Accuracy of what the method has learnt; `final` adds dearer probes."""
         raise AssertionError("a source defines its evaluation")
 
-    def held_out(self, method: Method) -> tuple[Tensor, Tensor] | None:
-        """Embeddings of pairs that are not trained on; None if nothing was held out."""
+    def pairs(
+        self, method: Method, *, held_out: bool
+    ) -> Callable[[], tuple[Tensor, Tensor]] | None:
+        """Embeds some pairs by the method as it is then, held out or trained on, for `Auto`.
+
+        None if there are none: pictures are judged by classes.
+        """
         return None
 
 

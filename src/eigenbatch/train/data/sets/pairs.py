@@ -23,8 +23,8 @@ class PairsConfig(DataConfig, name="pairs"):
         test_first: sentences for evaluation by retrieval; None: every tenth training pair.
         test_second: their partners.
         train_size: the first so many pairs; None: all.
-        held_out: the last so many of them are not trained on. The selector "auto" looks at them
-            every 100 steps, and stays at random batches while they are hard.
+        held_out: the last so many of them are not trained on: the selector "auto" compares them
+            with training pairs before each plan. None: 512, at most a twentieth of all.
         vocabulary: most frequent words that are kept per side.
     """
 
@@ -36,7 +36,7 @@ class PairsConfig(DataConfig, name="pairs"):
     test_first: Path | None = None
     test_second: Path | None = None
     train_size: Count | None = None
-    held_out: Annotated[int, Range(0, 10**7)] = 0
+    held_out: Annotated[int, Range(0, 10**7)] | None = None
     vocabulary: Annotated[int, Range(2, 10**7)] = 30_000
 
     def open(self, views: ViewsConfig) -> "Source":
