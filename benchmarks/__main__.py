@@ -14,8 +14,7 @@ SECTIONS = {
     "bands": "Tightness of the bands",
     "band_fuzz": "Violations of the certified band",
     "select": "Batch selection",
-    "neighbours": "Neighbours from the whole cache",
-    "sampling": "Embedding cache and sampler",
+    "batches": "Planned epochs",
     "monitor": "Monitor",
     "train_step": "Training step",
 }

@@ -16,15 +16,13 @@ from benchmarks.timing import alternate
 from eigenbatch import (
     Blend,
     Greedy,
-    Neighbours,
     PoolBalanced,
     PoolMax,
     PoolMin,
     Random,
     participation_ratio,
 )
-from eigenbatch.selectors import Selector
-from eigenbatch.selectors.pool import candidate_ranks
+from eigenbatch.batches import Selector, candidate_ranks
 
 K, N, D = 5120, 512, 128
 WHOLE = "Greedy, whole pool"
@@ -237,7 +235,7 @@ def _peers() -> str:
             "Pool P3": PoolBalanced(), "Greedy-16": Greedy(16), "Greedy-64": Greedy(64),
             "Greedy-256": Greedy(256), WHOLE: Greedy(None),
             "Greedy, centroid": Greedy(None, score="centroid"),
-            "Neighbours": Neighbours(8), "Blend -0.3": Blend(-0.3),
+            "Blend -0.3": Blend(-0.3),
         }  # fmt: skip
         others: dict[str, Callable[[Tensor, int], Tensor]] = {
             "apricot sum-redundancy": apricot_redundancy,

@@ -4,6 +4,7 @@ python -m benchmarks train_step
 """
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import torch
@@ -12,13 +13,15 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from benchmarks.timing import Timings, alternate
-from eigenbatch.sampling.cache import EmbeddingCache
-from eigenbatch.sampling.indexed import IndexedDataset
-from eigenbatch.sampling.sampler import SpectralBatchSampler
-from eigenbatch.selectors.greedy import Greedy
-from eigenbatch.selectors.pool import PoolBalanced
-from eigenbatch.selectors.random import Random
-from eigenbatch.selectors.selector import Selector
+from eigenbatch import (
+    EmbeddingCache,
+    Greedy,
+    IndexedDataset,
+    Neighbours,
+    PoolBalanced,
+    Random,
+    SpectralBatchSampler,
+)
 from eigenbatch.train.augment import Views
 from eigenbatch.train.batch import Batch
 from eigenbatch.train.budget import fastest_precision
@@ -29,6 +32,7 @@ from eigenbatch.train.methods.simclr import SimCLR
 IMAGES = 256  # a batch: 512 views
 POOL = 5120
 DATA = 10_240
+STEPS = DATA // IMAGES
 SHARE = 16
 """The ResNet-18 step is timed on this part of the views and multiplied up."""
 
@@ -60,16 +64,18 @@ def _update(encoder: nn.Module) -> Callable[[Tensor, Tensor], None]:
     return update
 
 
-def _batches(selector: Selector) -> tuple[EmbeddingCache, Iterator[Any]]:
-    """A filled cache and endless batches chosen from it."""
+def _batches(planner: Any) -> tuple[EmbeddingCache, Iterator[Any]]:
+    """A filled cache and endless batches planned from it."""
     cache = EmbeddingCache(DATA, 128)
     rows = torch.randn(DATA, 128, generator=torch.Generator().manual_seed(0))
     cache.update(torch.arange(DATA), rows)
-    sampler = SpectralBatchSampler(cache, IMAGES, selector, pool_size=POOL, coverage="free")
+    pools = {} if isinstance(planner, Neighbours | Random) else {"pool_size": POOL, "replace": True}
+    sampler = SpectralBatchSampler(cache, IMAGES, planner, **pools)
     loader = DataLoader(IndexedDataset(_images()), batch_sampler=sampler)
 
     def forever() -> Iterator[Any]:
-        while True:
+        for epoch in count():
+            sampler.set_epoch(epoch)
             yield from loader
 
     return cache, forever()
@@ -101,21 +107,24 @@ def _selection() -> str:
         "convnet": lambda: convnet(*views),
         "resnet": lambda: small(*few),
     }
-    selectors = {"P3": PoolBalanced(), "Greedy-64": Greedy(64), "Greedy, whole pool": Greedy(None)}
-    for name, selector in {"random": Random(), **selectors}.items():
-        functions[name] = _choose_and_refresh(selector)
+    planners = {
+        "P3": PoolBalanced(), "Greedy-64": Greedy(64), "Greedy, whole pool": Greedy(None),
+        "Neighbours": Neighbours(),
+    }  # fmt: skip
+    for name, planner in {"random": Random(), **planners}.items():
+        functions[name] = _an_epoch(planner)
     timings = alternate(functions, rounds=9)
     lines = [
-        f"**Selection and cache refresh against a step on {2 * IMAGES} views of 32 x 32** (pool "
-        f"{POOL}, d = 128; the time of uniform sampling and loading is taken off; ResNet-18 timed "
-        f"on 1/{SHARE} of the views and multiplied)\n",
-        "| selector | of a ConvNet step | of a ResNet-18 step |",
+        f"**Planning and cache updates of an epoch against its steps** ({2 * IMAGES} views of "
+        f"32 x 32 a step, pool {POOL}, d = 128; the time of uniform sampling and loading is taken "
+        f"off; ResNet-18 timed on 1/{SHARE} of the views and multiplied)\n",
+        "| planner | of a ConvNet step | of a ResNet-18 step |",
         "| --- | --- | --- |",
     ]
-    for name in selectors:
+    for name in planners:
         lines.append(
-            f"| {name} | {_share(timings, name, 'convnet', 1)} "
-            f"| {_share(timings, name, 'resnet', SHARE)} |"
+            f"| {name} | {_share(timings, name, 'convnet', STEPS)} "
+            f"| {_share(timings, name, 'resnet', STEPS * SHARE)} |"
         )
     return "\n".join(lines)
 
@@ -141,14 +150,15 @@ def _aftermath() -> str:
     )
 
 
-def _choose_and_refresh(selector: Selector) -> Callable[[], None]:
-    cache, batches = _batches(selector)
-    refreshed = torch.randn(IMAGES, 128)
+def _an_epoch(planner: Any) -> Callable[[], None]:
+    cache, batches = _batches(planner)
+    updated = torch.randn(IMAGES, 128)
 
     def run() -> None:
-        ids, _ = next(batches)
-        if not isinstance(selector, Random):
-            cache.update(ids, refreshed)
+        for _ in range(STEPS):
+            ids, _ = next(batches)
+            if not isinstance(planner, Random):
+                cache.update(ids, updated)
 
     return run
 

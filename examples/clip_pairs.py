@@ -13,9 +13,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
-from eigenbatch import EmbeddingCache, SpectralBatchSampler, SpectralMonitor
+from eigenbatch import EmbeddingCache, Neighbours, Random, SpectralBatchSampler, SpectralMonitor
 from eigenbatch.runs import Recorder, compare
-from eigenbatch.selectors import Neighbours, Random
 
 TAU, BATCH, EPOCHS, DIMENSION = 0.05, 32, 3, 32
 SLOTS, CHOICES, PIXELS, TRAINING, TEST = 4, 12, 64, 4000, 1000
@@ -40,9 +39,10 @@ def train(selector: Random | Neighbours, seed: int, run: Recorder) -> None:
     text = nn.Sequential(words, nn.ReLU(), nn.Linear(64, DIMENSION))
     optimizer = torch.optim.Adam([*image.parameters(), *text.parameters()], 2e-3)
     cache = EmbeddingCache(TRAINING, DIMENSION, towers=2)
-    sampler = SpectralBatchSampler(cache, BATCH, selector, seed=seed)
+    sampler = SpectralBatchSampler(cache, BATCH, selector, tau=TAU, seed=seed)
     monitor = SpectralMonitor(TAU, every=100, quiet=True)
-    target, every, step = torch.arange(BATCH), torch.arange(TRAINING), 0
+    target, step = torch.arange(BATCH), 0
+    every = [(ids, ids) for ids in torch.arange(TRAINING).split(500)]  # (ids, samples)
     run.log(step, epoch=0, mrr=retrieval(image, text, *new))
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
@@ -53,10 +53,10 @@ def train(selector: Random | Neighbours, seed: int, run: Recorder) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            cache.update(ids, z1, z2)  # later batches are chosen by both towers
+            cache.update(ids, z1, z2)  # later epochs are planned by both towers
             step += 1
-            if step == 60:  # embed the others too: hard batches begin in the first epoch
-                cache.update(every, image(pictures[every]), text(captions[every]), trained=False)
+            if step == 60:  # embed all samples once: the first epoch is planned too
+                cache.fill(lambda ids: (image(pictures[ids]), text(captions[ids])), every)
             run.log(step, epoch=epoch, loss=loss.detach())
             run.reading(monitor(z1, z2, layout="cross"))
         run.log(step, epoch=epoch + 1, mrr=retrieval(image, text, *new))
@@ -71,7 +71,7 @@ def retrieval(image: nn.Module, text: nn.Module, pictures: torch.Tensor, caption
 
 def main(out: str = "runs/clip") -> None:
     print(f"mean reciprocal rank of {TEST} new pictures, by caption:")
-    print(compare(train, {"random": Random(), "neighbours-4": Neighbours(4)}, seeds=3, path=out))
+    print(compare(train, {"random": Random(), "neighbours": Neighbours()}, seeds=3, path=out))
     print(f"look at it: eigenbatch report {out}")
 
 

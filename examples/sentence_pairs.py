@@ -20,7 +20,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from eigenbatch import Neighbours, SpectralMonitor
+from eigenbatch import SpectralMonitor
 from eigenbatch.integrations.sentence_transformers import HardBatches  # 1
 from eigenbatch.integrations.transformers import SpectralTrainerCallback
 
@@ -38,7 +38,7 @@ def word_vectors(texts: list[str], dim: int = 64) -> SentenceTransformer:
 def main(first: str, second: str, out: str, name: str = "") -> None:
     sides = [Path(file).read_text().splitlines() for file in (first, second)]
     model = SentenceTransformer(name) if name else word_vectors(sides[0] + sides[1])
-    hard = HardBatches(model, Neighbours(4))  # 2
+    hard = HardBatches(model)  # 2
     spectral = SpectralTrainerCallback(SpectralMonitor(1 / 20, every=5), record=out)
     trainer = SentenceTransformerTrainer(
         model=model,

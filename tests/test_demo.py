@@ -7,7 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from eigenbatch import Auto, Random, Recorder, demo
+from eigenbatch import Neighbours, Random, Recorder, demo
 from eigenbatch.cli import app
 from eigenbatch.cli import demo as command
 from eigenbatch.runs import RunRecord, read_run
@@ -62,9 +62,8 @@ def test_the_mistake_is_named_early_and_harms_and_the_remedy_and_hard_batches_he
     assert step == worth_saying(mistake.metrics.records["diagnoses"])[0].first  # as on the page
     untrained = float(mistake.series["mrr"].value[0])
     random = trained(letters, tmp_path / "random").final("mrr")
-    hard = Auto(demo.TAU, target=0.7)
     assert mistake.final("mrr") < untrained < random - 0.2
-    assert trained(letters, tmp_path / "hard", hard).final("mrr") > random + 0.01
+    assert trained(letters, tmp_path / "hard", Neighbours()).final("mrr") > random + 0.01
 
 
 @pytest.mark.slow
@@ -77,8 +76,8 @@ def test_the_command_tells_the_story_in_its_runs_own_numbers(tmp_path, monkeypat
     assert "warning: identical views" in result.output
     mistake = read_run(tmp_path / "demo" / "mistake")
     assert f"{mistake.final('mrr'):.3f} after it" in result.output
-    auto = read_run(tmp_path / "demo" / "compare" / "auto" / "seed-2")
-    assert f" -> {auto.final('mrr'):.3f}" in result.output
+    hard = read_run(tmp_path / "demo" / "compare" / "neighbours" / "seed-2")
+    assert f" -> {hard.final('mrr'):.3f}" in result.output
     assert len(result.output.splitlines()) <= 10
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "identical views" in page

@@ -12,11 +12,11 @@ PAGE = (Path(__file__).parent.parent / "docs" / "api.md").read_text()
 LISTED = re.findall(r"^::: (eigenbatch\.[\w.]+)$", PAGE, re.MULTILINE)
 ROOMS = [
     f"eigenbatch.{room}.{name}"
-    for room in ("core", "selectors", "sampling", "monitor", "runs", "train")
+    for room in ("core", "batches", "monitor", "runs", "train")
     for name in import_module(f"eigenbatch.{room}").__all__
 ]
-LEFT_OUT = re.compile(r"\.integrations\.|Error$|Warning$|RECIPES")
-"""Errors need no example; adapters need their frameworks, docs/integrations.md shows them."""
+LEFT_OUT = re.compile(r"\.integrations\.|Error$|Warning$|RECIPES|NAMES")
+"""Errors and tables need no example; docs/integrations.md shows adapters with their frameworks."""
 
 
 NAMES = {

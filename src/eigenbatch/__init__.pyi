@@ -31,6 +31,8 @@ from .core.spectrum import (
 )
 from .core.variance import variance_band as variance_band
 from .core.whitening import whiten as whiten
+from .monitor.check import LossReport as LossReport
+from .monitor.check import check_loss as check_loss
 from .monitor.diagnosis import Diagnosis as Diagnosis
 from .monitor.monitor import SpectralMonitor as SpectralMonitor
 from .monitor.reading import Reading as Reading

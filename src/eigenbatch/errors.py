@@ -13,6 +13,10 @@ class ParameterError(ValueError):
     """A scalar or an option outside its range."""
 
 
+class LossError(ValueError):
+    """A loss that is wrong, or that cannot be checked; the text says what to pass instead."""
+
+
 class RunError(ValueError):
     """A run directory that cannot be used as asked; the text says what to do."""
 

@@ -3,7 +3,6 @@
 from importlib.util import find_spec
 
 EXTRAS = {
-    "faiss": "index",
     "jinja2": "report",
     "kornia": "train",
     "lightning": "train",

@@ -44,6 +44,9 @@ WORDS = range(3, 61)
 """In an English message."""
 TEST_PICTURES = 2092
 
+TUNED = ("translations", "captions", "code")
+"""Data that the defaults of the planners were set on."""
+UNSEEN = ("messages-es", "messages-ru", "packages")
 SEEDS: Mapping[Scale, int] = {"smoke": 2, "small": 5, "paper": 5}
 EPOCHS = {64: 3, 256: 13}
 """Of 29,000 pairs, by batch size: about 1,400 steps each."""

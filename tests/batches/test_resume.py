@@ -19,6 +19,7 @@ from eigenbatch import (
     SpectralBatchSampler,
 )
 from eigenbatch.batches import RankSteady
+from eigenbatch.errors import StateError
 
 # torchdata 0.11 calls it in the constructor of its loader.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
@@ -162,6 +163,18 @@ def test_a_state_taken_early_stays_good_while_the_run_goes_on():
     sampler.load_state_dict(state)
     assert list(sampler) == rest
     assert list(sampler) == first + rest  # a resumed epoch is resumed once
+
+
+def test_the_plan_in_force_is_restored_for_loggers():
+    run = Run()
+    run.train(FILL_AT + 1)  # planned when all samples were known
+    resumed = Run()
+    resumed.sampler.load_state_dict(run.sampler.state_dict())
+    assert resumed.sampler.plan == run.sampler.plan
+    assert resumed.sampler.plan.known
+    damaged = run.sampler.state_dict() | {"plan": {"batches": 3}}
+    with pytest.raises(StateError, match="plan"):
+        Run().sampler.load_state_dict(damaged)
 
 
 def test_a_resumed_sampler_does_not_write_into_the_state_it_was_given():

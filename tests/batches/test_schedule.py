@@ -5,7 +5,15 @@ import torch
 from toys import two_towers
 
 from clouds import cloud
-from eigenbatch import Neighbours, PoolBalanced, Random, Schedule, isotropy_gap
+from eigenbatch import (
+    EmbeddingCache,
+    Neighbours,
+    PoolBalanced,
+    Random,
+    Schedule,
+    SpectralBatchSampler,
+    isotropy_gap,
+)
 from eigenbatch.batches import (
     AfterBatches,
     EveryNth,
@@ -70,7 +78,73 @@ def test_the_first_batches_are_those_of_the_warm_up():
     schedule = Schedule(Mark("a"), Mark("b"), AfterBatches(3))
     made = schedule.plan(rows, 4, generator=torch.Generator().manual_seed(0))
     order = torch.randperm(20, generator=torch.Generator().manual_seed(0))
-    assert made.flatten().tolist() == order.tolist()  # shares of the rows at random, in turn
+    shares = (made[:3], order[:12]), (made[3:], order[12:])  # of the rows, at random
+    assert all(set(a.flatten().tolist()) == set(b.tolist()) for a, b in shares)
+
+
+class Share:
+    """A planner of consecutive rows that remembers the rows it was given."""
+
+    def __init__(self):
+        self.rows = set()
+
+    def plan(self, rows, batch_size, *, generator=None):
+        self.rows |= {tuple(row) for row in rows[:, 0].tolist()}
+        return torch.arange(len(rows)).view(-1, batch_size)
+
+
+def makers(schedule, *, known=60):
+    """Which part made each batch that a sampler hands out; "-" for random batches."""
+    cache = EmbeddingCache(60, 4)
+    cache.update(range(known), cloud("random", 60, 4)[:known])
+    parts = {"a": schedule._first._planner.rows, "b": schedule._second._planner.rows}
+    found = ""
+    for ids in SpectralBatchSampler(cache, 5, schedule):
+        names = {name for i in ids if i < known for name, rows in parts.items()
+                 if tuple(cache.get([i])[0].tolist()) in rows}  # fmt: skip
+        assert len(names) <= 1
+        found += names.pop() if max(ids) < known else "-"
+    return found
+
+
+def test_a_sampler_hands_out_the_batches_of_a_schedule_in_their_order():
+    assert makers(Schedule(Share(), Share(), AfterBatches(4))) == "aaaabbbbbbbb"
+    assert makers(EveryNth(Share(), 3, Share())) == "aabaabaabaab"
+
+
+def test_random_batches_of_unknown_samples_come_between_those_of_a_schedule():
+    found = makers(Schedule(Share(), Share(), AfterBatches(4)), known=40)
+    assert found.replace("-", "") == "aaaabbbb"
+    assert not found.endswith("----")
+
+
+def test_a_schedule_keeps_near_duplicates_apart_if_one_of_its_parts_does():
+    assert Schedule(Random(), Random()).apart is None
+    assert Schedule(Random(), Schedule(Random(), Neighbours())).apart == Neighbours.apart
+
+
+def test_both_parts_of_a_schedule_look_at_the_model_before_a_plan():
+    class Looks(Random):
+        def prepare(self, batch_size):
+            self.figures = {"looked": float(batch_size)}
+
+    schedule = Schedule(Random(), Looks(), AfterBatches(0))
+    schedule.prepare(4)
+    schedule.plan(two_towers(20), 4)
+    assert schedule.figures == {"looked": 4.0}
+
+
+def test_a_nested_schedule_continues_from_its_state():
+    def nested():
+        return Schedule(Random(), Schedule(Random(), Random(), RankSteady(0.5)), AfterBatches(0))
+
+    before, after = nested(), nested()
+    plans(before, [cloud("random", 20, 4)] * 2)
+    assert before._second.switched
+    after.load_state_dict(before.state_dict())
+    assert after._second.switched
+    with pytest.raises(ParameterError, match="state"):
+        after.load_state_dict(before.state_dict() | {"parts": [{}, {}]})
 
 
 def test_switches_at_the_first_isotropic_plan_and_does_not_switch_back():
@@ -151,10 +225,11 @@ def test_a_selector_in_turn_begins_every_plan_as_it_was_given():
     ("planner", "state"),
     [
         (Schedule(), {}),
-        (Schedule(), {"switched": "no", "rank": None}),
-        (Schedule(), {"switched": True, "rank": "high"}),
-        (OnLossPlateau(Random(), Random()), {"losses": "none"}),
-        (OnLossPlateau(Random(), Random()), {"losses": [math.nan]}),
+        (Schedule(), {"parts": [{}, {}], "switched": "no", "rank": None}),
+        (Schedule(), {"parts": [{}, {}], "switched": True, "rank": "high"}),
+        (EveryNth(Random(), 2, Random()), {"parts": [{}, None]}),
+        (OnLossPlateau(Random(), Random()), {"parts": [{}, {}], "losses": "none"}),
+        (OnLossPlateau(Random(), Random()), {"parts": [{}, {}], "losses": [math.nan]}),
     ],
 )
 def test_a_damaged_state_is_refused(planner, state):

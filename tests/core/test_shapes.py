@@ -9,11 +9,16 @@ import re
 import pytest
 import torch
 
-from eigenbatch import Contrast, gradient_band, infonce, moments, select, spectrum, whiten
-from eigenbatch.core import decompose, leave_out_top_eigenvalues, negative_tops
+from eigenbatch import Contrast, Random, gradient_band, infonce, moments, select, spectrum, whiten
+from eigenbatch.batches import candidate_ranks
+from eigenbatch.core import (
+    decompose,
+    frobenius_diversity,
+    leave_out_top_eigenvalues,
+    negative_tops,
+    rayleigh_scores,
+)
 from eigenbatch.core.prediction import outlook
-from eigenbatch.selectors import Random, candidate_ranks, frobenius_diversity, rayleigh_scores
-from eigenbatch.selectors.offer import Offer
 
 WRITTEN = re.compile(r"^\((\w+(?:, \w+)*),?\)")
 FIRST, SECOND, QUEUE = torch.randn(29, 5, generator=torch.Generator().manual_seed(0)).split(
@@ -65,7 +70,6 @@ def test_records_of_a_batch_have_the_shapes_they_state(layout: str) -> None:
         candidates: 5,
         spectrum(candidates): 1,
         outlook(contrast, values, spectrum(candidates)): 5,
-        Offer.of(contrast.candidates, 4): 4,
     }.items():
         assert check_record(record) >= least, type(record).__name__
 

@@ -80,13 +80,13 @@ def stopped(rank):
 
 
 class Words(nn.Module):
-    """As a SentenceTransformer: samples of one group start close to each other."""
+    """As a SentenceTransformer: samples of one group start close to each other, not as copies."""
 
     def __init__(self):
         super().__init__()
         generator = torch.Generator().manual_seed(0)
         centres = torch.randn(GROUPS, DIM, generator=generator).repeat(SIZE // GROUPS, 1)
-        self.rows = nn.Parameter(centres + 0.4 * torch.randn(SIZE, DIM, generator=generator))
+        self.rows = nn.Parameter(centres + 0.5 * torch.randn(SIZE, DIM, generator=generator))
 
     def get_embedding_dimension(self):
         return DIM
@@ -250,7 +250,7 @@ def test_hard_batches_of_two_processes_become_neighbourhoods(both):
     for results in both:
         random, *_, chosen = results["hard"]["epochs"]
         assert same_group(random) < 0.3
-        assert same_group(chosen) > 0.6
+        assert same_group(chosen) > 0.4
 
 
 def test_batches_that_accelerate_completes_neither_block_nor_mix_embeddings(both):

@@ -6,10 +6,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from batches import PAIRS, TAU, healthy_views, samples
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from batches import PAIRS, TAU, healthy_views, samples
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import infonce
 from eigenbatch.core.movement import DIRECTIONS, ROWS, Sketch

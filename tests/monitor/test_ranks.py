@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from batches import DIMENSION, TAU, healthy_views
 
+from batches import DIMENSION, TAU, healthy_views
 from eigenbatch.core.moments import moments
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.ranks import ProcessGroup, total_moments

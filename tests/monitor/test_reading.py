@@ -4,9 +4,9 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from batches import TAU, healthy_views, samples
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from batches import TAU, healthy_views, samples
 from eigenbatch.core.band import Method, gradient_band
 from eigenbatch.core.concentration import subgaussian_radius
 from eigenbatch.core.contrast import Contrast

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from batches import DIMENSION, PAIRS, TAU, healthy_views, samples, spoilt
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
+from batches import DIMENSION, PAIRS, TAU, healthy_views, samples, spoilt
 from eigenbatch import Neighbours, SpectralMonitor
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.monitor.diagnose import diagnose_cloud
@@ -387,7 +387,7 @@ def test_the_prediction_for_hard_batches_is_near_what_neighbours_give(groups: in
         draw = torch.Generator().manual_seed(seed)
         batches = (
             torch.randperm(len(anchors), generator=draw)[:n],
-            Neighbours(4)(anchors, n, generator=draw),
+            Neighbours()(anchors, n, generator=draw),
         )
         easy, hard = (read_batch(Contrast.cross(anchors[b], keys[b]), 0.1) for b in batches)
         misses.append([easy.softmax.miss, easy.negatives.hard_miss, hard.softmax.miss])

@@ -1,7 +1,7 @@
 import pytest
 import torch
-from batches import TAU, healthy_views
 
+from batches import TAU, healthy_views
 from eigenbatch.errors import ParameterError
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.stopping import StopOn

@@ -55,9 +55,8 @@ def test_a_mean_needs_three_pairs_and_a_run_that_never_gets_there_refutes_it():
 
 @pytest.mark.parametrize(
     "name",
-    ["hard-batches", "caption-batches", "code-search", "memorised-pairs", "message-translations",
-     "miss-law", "picture-batches", "finetuned-batches"],
-)  # fmt: skip
+    ["planned-batches", "gap-rule", "miss-law", "copied-pairs", "picture-batches"],
+)
 def test_two_seeds_of_our_own_claims_decide_nothing(name):
     file = Path(__file__).parents[2] / "results" / "small" / name / "rows.jsonl"
     rows = [row for line in kept_lines(file).values() for row in line["rows"]]

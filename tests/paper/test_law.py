@@ -22,29 +22,24 @@ def rows(miss, gains, **settings):
 
 
 def test_every_setting_is_a_point_for_each_policy(tmp_path, capsys):
-    easy = {"neighbours-4": 0.05, "greedy-64": -0.01}
-    store(tmp_path, "hard-batches", rows(0.03, easy, batch_size=64))
-    store(tmp_path, "caption-batches", rows(0.6, {"neighbours-4": 0.0}))
-    memorised = rows(0.04, {"neighbours-4": -0.02}, data="captions", held_out=0)
-    told = [row | {"held_out": 512, "mrr": [0.9]} for row in memorised]
-    store(tmp_path, "memorised-pairs", [*memorised, *told])
-    messages = rows(0.02, {"neighbours-4": 0.01}, data="messages-es", batch_size=64)
-    filled = rows(0.02, {"neighbours-4": 0.09}, data="messages-es", batch_size=64, fill_step=100)
-    store(tmp_path, "message-translations", [*messages, *filled[3:]])
+    easy = {"neighbours": 0.05, "greedy-64": -0.01}
+    store(tmp_path, "planned-batches", rows(0.03, easy, data="code", batch_size=64))
+    store(tmp_path, "gap-rule", rows(0.02, {"neighbours": 0.01}, data="packages", batch_size=256))
+    store(tmp_path, "miss-law", rows(0.6, {"neighbours": 0.0}, tau=0.3))
+    store(tmp_path, "copied-pairs", rows(0.04, {"neighbours": -0.02}, data="tripled"))
     law.main([str(tmp_path), str(tmp_path / "law.png")])
     printed = capsys.readouterr().out
-    assert (
-        "| translations, n = 64 | neighbours-4 | 1.5% | 0.03 | +5.0 (+5.0 to +5.0) | 3 |" in printed
-    )
-    assert "| captions | neighbours-4 | 30.0% | 0.60 | +0.0" in printed
-    assert "| captions, memorised | neighbours-4 | 2.0% | 0.04 | -2.0 (-2.0 to -2.0) |" in printed
-    assert "| Spanish messages, n = 64 | neighbours-4 | 1.0% | 0.02 | +1.0 (" in printed
+    assert "| code, n = 64 | neighbours | 1.5% | 0.03 | +5.0 (+5.0 to +5.0) | 3 |" in printed
+    assert "| code, n = 64 | greedy-64 | 1.5% | 0.03 | -1.0 (" in printed
+    assert "| packages, n = 256 | neighbours | 1.0% | 0.02 | +1.0 (" in printed
+    assert "| translations, n = 64, tau = 0.3 | neighbours | 30.0% | 0.60 | +0.0" in printed
+    assert "| translations, tripled | neighbours | 2.0% | 0.04 | -2.0 (-2.0 to -2.0) |" in printed
     assert (tmp_path / "law.png").stat().st_size > 10_000
 
 
 def test_pictures_without_a_reading_are_left_out(tmp_path, capsys):
     row = {"data": "folder", "selector": "random", "seed": 0, "final_accuracy": 0.4, "readings": {}}
-    store(tmp_path, "similar-batches", [row, row | {"selector": "neighbours-4"}])
+    store(tmp_path, "similar-batches", [row, row | {"selector": "neighbours"}])
     assert law.points(law.settings(tmp_path)) == []
     with pytest.raises(SystemExit, match="2"):
         law.main([str(tmp_path), str(tmp_path / "law.png")])
@@ -57,7 +52,7 @@ def test_a_picture_run_that_two_claims_have_counts_once(tmp_path):
     runs = [
         {"data": "folder", "selector": name, "seed": seed, "final_accuracy": gain + seed / 1e4,
          "readings": readings}
-        for name, gain in (("random", 0), ("neighbours-4", 0.01)) for seed in range(3)
+        for name, gain in (("random", 0), ("neighbours", 0.01)) for seed in range(3)
     ]  # fmt: skip
     store(tmp_path, "similar-batches", runs)
     store(tmp_path, "picture-batches", runs)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy import stats
 
-from eigenbatch import NoNearDuplicates, PoolBalanced, PoolMin, compare
+from eigenbatch import PoolBalanced, PoolMin, compare
+from eigenbatch.batches import OnLossPlateau
 from eigenbatch.errors import ArgumentTypeError, ParameterError, RowError, RunError
 from eigenbatch.runs import find_runs, first_crossing, paired_difference, read_run, summarise
-from eigenbatch.selectors import OnLossPlateau
 from eigenbatch.train import comparing
 from eigenbatch.train.comparing import compare_selectors
 from eigenbatch.train.loop import Observer
@@ -111,6 +111,7 @@ def test_a_comparison_is_paired_resumable_and_not_run_twice(tmp_path):
         (["random", "best"], 1, "unknown selector 'best'"),
         (["random", "greedy-x"], 1, "not written as greedy"),
         (["random", "greedy-0"], 1, "'greedy-0' cannot be made"),
+        (["random", "auto"], 1, "auto is for retrieval"),
         (["random", "p1"], 0, "seeds must be at least 1"),
     ],
 )
@@ -208,33 +209,36 @@ def test_no_time_is_saved_where_the_baseline_never_gets_there(tmp_path):
     assert not saved.significant
 
 
-def test_every_run_begins_with_the_selector_as_it_was_given(tmp_path):
+def test_with_a_selector_that_remembers_the_next_run_does_not_begin_where_this_one_ended(tmp_path):
     begun = []
 
     def draws(selector, seed, run):
-        begun.append(selector.state_dict())
+        begun.append(len(selector._seen))
         pool = torch.randn(40, 8, generator=torch.Generator().manual_seed(seed))
         selector(pool, 10)
+        assert len(selector._seen) == 4
         run.log(1, knn=0.5)
 
     policy = PoolBalanced()
     compare(draws, {"one": policy, "other": PoolBalanced()}, 3, tmp_path)
-    assert all(one == begun[0] for one in begun)
-    assert policy.state_dict() == begun[0]
+    assert begun == [0] * 6
+    assert not policy._seen
 
 
-def test_losses_of_a_plateau_do_not_pass_to_the_next_run(tmp_path):
+def test_with_a_plateau_of_the_loss_the_next_run_does_not_begin_where_this_one_ended(tmp_path):
     begun = []
 
-    def stands_still(selector, seed, run):
-        begun.append(plateau.plateau.reached)
+    def stands_still(planner, seed, run):
+        begun.append(planner.reached)
         for _ in range(300):
-            plateau.plateau.observe(1.0)
+            planner.observe(1.0)
+        assert planner.reached
         run.log(1, knn=0.5)
 
     plateau = OnLossPlateau(PoolMin(), PoolBalanced())
-    compare(stands_still, {"bare": plateau, "guarded": NoNearDuplicates(plateau)}, 2, tmp_path)
+    compare(stands_still, {"one": plateau, "other": plateau}, 2, tmp_path)
     assert begun == [False] * 4
+    assert not plateau.reached
 
 
 def test_a_run_that_stops_early_is_compared_as_it_is(tmp_path):

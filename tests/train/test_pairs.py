@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from eigenbatch.errors import DataError, ParameterError
+from eigenbatch.train.assembly import assemble
 from eigenbatch.train.data.pairs import Vocabulary, aligned, lines_of, retrieval_ranks, words
 from eigenbatch.train.data.sets.pairs import PairsConfig
+from eigenbatch.train.devices import SingleCPU
 from eigenbatch.train.encoders.text import WordBag
 from eigenbatch.train.loop import Observer
 from eigenbatch.train.methods import CLIPConfig
@@ -57,50 +59,73 @@ def test_a_resumed_run_of_pairs_equals_an_uninterrupted_one(tmp_path):
     assert facts(start(run, tmp_path / "cut", resume=True)) == facts(whole)
 
 
-class Levels(Observer):
+class Ratios(Observer):
+    """How many times as hard held-out pairs are as training pairs, at every plan."""
+
     def __init__(self):
-        self.seen = []
+        self.seen, self.hard = {}, {}
 
     def on_step(self, training, step):
-        self.auto = training.loader.batch_sampler.selector
-        self.seen.append(self.auto.level)
+        plan = training.loader.batch_sampler.plan
+        if plan.figures:
+            self.seen[plan.epoch] = plan.figures["ratio"]
+            self.hard[plan.epoch] = plan.figures["hard"]
 
 
-@pytest.mark.parametrize("held_out", [0, 40])
-def test_auto_takes_random_batches_where_pairs_are_learnt_by_heart(tmp_path, held_out):
-    """With a word of its own for each pair nothing is learnt about others."""
+def unrelated(tmp_path, *settings):
+    """Pairs with a word of its own for each: nothing is learnt about others."""
     first, second = (tmp_path / f"{side}.txt" for side in ("own", "other"))
     first.write_text("\n".join(f"a{i}" for i in range(200)))
     second.write_text("\n".join(f"b{i}" for i in range(200)))
-    run = paired(
+    return paired(
         tmp_path, f"data.first={first}", f"data.second={second}", "optimizer.lr=0.02",
-        f"data.held_out={held_out}", "batches.selector=auto", "budget.epochs=24",
+        "batches.selector=auto-5", "budget.epochs=24", *settings,
     )  # fmt: skip
-    levels = Levels()
-    start(run, tmp_path / "run", observers=[levels])
-    assert max(levels.seen) == 0
-    assert levels.auto.miss < levels.auto.target < levels.auto.unseen_miss
-    assert levels.auto.state_dict()["told"] == (held_out > 0)
+
+
+def test_auto_takes_random_batches_once_pairs_are_learnt_by_heart(tmp_path):
+    run, ratios = unrelated(tmp_path, "data.held_out=40"), Ratios()
+    start(run, tmp_path / "run", observers=[ratios])
+    assert list(ratios.seen) == list(range(1, 24))  # in the first epoch no pair is known
+    assert ratios.seen[1] < 5 < 20 < ratios.seen[23]
+    assert all(ratios.hard[epoch] == (ratio < 5) for epoch, ratio in ratios.seen.items())
     whole = facts(start(run, tmp_path / "whole"))
     start(run, tmp_path / "cut", observers=[StopAfter(105)])
     assert facts(start(run, tmp_path / "cut", resume=True)) == whole
 
 
+def test_auto_measures_held_out_and_training_pairs_with_the_same_model_in_the_same_mode(tmp_path):
+    assembled = assemble(paired(tmp_path, "data.held_out=30"), SingleCPU())
+    source, method = assembled.source, assembled.method
+    assert len(source.train) == 150
+    for held_out, pairs in ((True, source.unseen), (False, source.train)):
+        found = source.pairs(method, held_out=held_out)()
+        assert method.training
+        method.eval()
+        step = 1 if held_out else 5  # 30 of 150
+        for side, sentences in enumerate((pairs.first[::step], pairs.second[::step])):
+            assert torch.equal(found[side], method.embed(sentences, side))
+        method.train()
+
+
 @pytest.mark.parametrize(("count", "error", "message"), [
-    (12, ParameterError, "data.held_out=12 is less than a batch: set it to 20"),
+    (0, ParameterError, "compares training pairs with held-out ones: set data.held_out=512"),
+    (1, ParameterError, "held-out ones, and there are too few: set data.held_out=512"),
     (180, DataError, "data.held_out=180 leaves none of 180 pairs"),
 ])  # fmt: skip
 def test_too_few_or_too_many_held_out_pairs_are_refused(tmp_path, count, error, message):
     run = paired(tmp_path, f"data.held_out={count}", "batches.selector=auto")
     with pytest.raises(error, match=message):
         start(run, tmp_path / "run")
-
-
-def test_settings_that_cannot_work_leave_the_folder_free(tmp_path):
-    bad = paired(tmp_path, "data.held_out=12", "batches.selector=auto")
-    with pytest.raises(ParameterError):
-        start(bad, tmp_path / "run")
     assert not (tmp_path / "run" / "manifest.json").exists()
+
+
+def test_a_twentieth_of_the_pairs_is_held_out_for_auto(tmp_path):
+    source = assemble(paired(tmp_path), SingleCPU()).source
+    assert (len(source.unseen), len(source.train)) == (9, 171)  # 180 after those of the test
+
+
+def test_too_few_pairs_for_a_test_are_refused(tmp_path):
     few = tmp_path / "few.txt"
     few.write_text("a b\n" * 9)
     with pytest.raises(DataError, match="at least 10 are needed"):
@@ -117,7 +142,8 @@ def test_a_line_ends_with_a_line_feed_and_nothing_else(tmp_path):
 
 
 def test_evaluation_may_be_counted_in_steps(tmp_path):
-    run = paired(tmp_path, "budget.epochs=2", "evaluation.every_steps=4")  # 18 steps
+    settings = ["budget.epochs=2", "evaluation.every_steps=4", "data.held_out=0"]
+    run = paired(tmp_path, *settings)  # 18 steps
     found = lines(start(run, tmp_path / "run"))
     evaluated = [line["step"] for line in found if "mrr" in line and "finished" not in line]
     assert evaluated == [0, 4, 8, 12, 16, 18]

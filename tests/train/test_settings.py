@@ -63,7 +63,8 @@ def test_texts_become_the_type_of_the_field():
         ("budget.epochs=0", "epochs must be a whole number in"),
         ("method=byol", "method must be one of simclr, supcon, moco, clip, got 'byol'"),
         ("data=mnist", "data must be one of cifar10, .*digits"),
-        ("batches.coverage=all", "one of epoch, stream, free"),
+        ("batches.fill_cache=all", "one of auto, yes, no"),
+        ("batches.replace=maybe", "batches.replace is true or false"),
         ("batches.selector=best", "unknown selector 'best'"),
         ("batches.batch_size=1", "batch_size must be a whole number in"),
         ("batches.pool_size=2", "pool_size must be at least batch_size"),
@@ -102,7 +103,7 @@ def test_settings_without_effect_or_sense_are_refused(settings, message):
         (["data=cifar10"], "cifar10 needs --data-dir"),
         (["data=cifar10", "data.directory=/nowhere"], "/nowhere does not exist"),
         (["data=pairs"], "data.first and data.second"),
-        (["method=moco", "batches.selector=auto"], "those of moco come from its queue"),
+        (["batches.selector=auto"], "auto is for retrieval, but data digits is judged by classes"),
         (["method=clip"], "clip does not train on data digits: choose data from pairs"),
         (["method=moco", "method.key_groups=8", "batches.batch_size=8"], "8 parts of 8 images"),
         (

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -15,11 +16,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from eigenbatch.errors import ParameterError, RowError, RunError
+from eigenbatch.errors import RowError, RunError
 from eigenbatch.runs import RunDirectory, read_run
-from eigenbatch.sampling.cache import EmbeddingCache
-from eigenbatch.selectors.auto import Auto
-from eigenbatch.train import loop, observers
+from eigenbatch.train import loop
 from eigenbatch.train.assembly import assemble
 from eigenbatch.train.checkpoint import Checkpoint
 from eigenbatch.train.checkpoint_file import load_checkpoint, save_checkpoint
@@ -65,18 +64,16 @@ class CtrlC(Observer):
             signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.filterwarnings("ignore:.*filled at random")  # the guard, at the end of an epoch
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     "options",
     [
         ["method=simclr", "batches.selector=recipe"],
-        ["method=moco", "method.queue_size=500", "batches.coverage=free"],
-        ["method=supcon", "batches.coverage=stream", "method.whiten_period=2"],
-        ["batches.selector=auto", "batches.coverage=free"],
-        ["batches.selector=neighbours-2", "batches.guard=0.99", "batches.unknown_share=0.5"],
+        ["method=moco", "method.queue_size=500", "batches.replace=true"],
+        ["method=supcon", "batches.selector=p1-p3", "method.whiten_period=2"],
+        ["batches.selector=neighbours", "batches.fill_cache=yes", "batches.fill_step=2"],
     ],
-    ids=lambda o: o[0],
+    ids=["recipe", "replace", "supcon", "filled"],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, options, workers):
     run = small(f"data.workers={workers}", *options)
@@ -150,7 +147,7 @@ def test_a_run_learns_and_writes_what_it_did(tmp_path):
     ids=["start", "step", "epoch", "last epoch", "error"],
 )
 def test_however_a_run_ends_the_resumed_one_misses_nothing(tmp_path, end, error, step):
-    run = small("evaluation.every=1", "batches.fill_cache=true")
+    run = small("evaluation.every=1", "batches.fill_cache=yes", "batches.fill_step=0")
     whole = start(run, tmp_path / "whole")
     with pytest.raises(error):
         start(run, tmp_path / "run", observers=[end])
@@ -464,125 +461,109 @@ def test_whether_a_run_is_finished_is_asked_under_the_lock(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("method", ["simclr", "moco"])
-def test_a_filled_cache_selects_the_first_batch_and_leaves_training_as_it_was(tmp_path, method):
-    """The first batch of Random is the same with the same loss; nothing else was touched."""
-    base = [f"method={method}", "batches.selector=random", "batches.coverage=free"]
-    runs = [
-        start(small(*base, f"batches.fill_cache={fill}"), tmp_path / fill, observers=[StopAfter(1)])
-        for fill in ("false", "true")
-    ]
-    empty, filled = (next(line for line in lines(run) if "loss" in line) for run in runs)
-    assert filled["loss"] == empty["loss"]
-    selected = start(
-        small("batches.selector=greedy-16", "batches.fill_cache=true"), tmp_path / "greedy"
-    )
-    steps = [line for line in lines(selected) if "sampler/unknown" in line]
-    assert steps[0]["sampler/unknown"] == 0
-    assert steps[0]["seconds"] < 5
+def test_to_fill_the_cache_leaves_training_as_it_was(method):
+    assembled = assemble(small(f"method={method}"), SingleCPU())
+    training, cache = assembled.training, assembled.cache
+    state = {name: value.clone() for name, value in training.method.state_dict().items()}
+    random_state = torch.get_rng_state()
+    FillCache(cache, assembled.method, assembled.loader, None, after=0).on_start(training)
+    assert (cache.fills, bool(cache.filled.all())) == (1, True)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    after = training.method.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in state.items())
 
 
-def test_a_filled_cache_has_both_towers_where_the_selector_asks_for_them(tmp_path):
-    run = small("batches.selector=auto", "batches.fill_cache=true", "budget.epochs=1")
-    directory = start(run, tmp_path / "run")
-    assert read_run(directory.path).finished
+def planned(run):
+    """For each step, whether its plan knew samples."""
+    return ["sampler/mean_age" in line for line in lines(run) if "loss" in line]
 
 
-def test_a_cache_filled_after_some_steps_selects_in_the_first_epoch_and_resumes(tmp_path):
-    run = small("batches.selector=neighbours-4", "batches.fill_cache=true", "batches.fill_step=2")
+def test_a_cache_filled_before_the_first_step_plans_the_first_batch(tmp_path, monkeypatch):
+    fill = FillCache._fill
+
+    def slow(self, training):
+        time.sleep(5)
+        fill(self, training)
+
+    monkeypatch.setattr(FillCache, "_fill", slow)
+    run = start(small("batches.fill_cache=yes", "batches.fill_step=0"), tmp_path / "run")
+    assert planned(run) == [True] * 10
+    first = next(line for line in lines(run) if "loss" in line)
+    assert first["sampler/mean_age"] == 0
+    assert first["seconds"] < 5  # the clock of the run stands still meanwhile
+
+
+def test_a_filled_cache_has_both_towers(tmp_path):
+    side = tmp_path / "side.txt"
+    side.write_text("\n".join(f"word{i}" for i in range(200)))
+    settings = [f"data.first={side}", f"data.second={side}", "batches.batch_size=20"]
+    run = override(recipe("pairs-cpu"), [*settings, "data.held_out=20", "budget.epochs=1"])
+    assembled = assemble(run, SingleCPU())
+    fill = FillCache(assembled.cache, assembled.method, assembled.loader, None, after=0)
+    fill.on_start(assembled.training)
+    source = assembled.source.train
+    for side, sentences in enumerate((source.first, source.second)):
+        expected = nn.functional.normalize(assembled.method.embed(sentences, side))
+        torch.testing.assert_close(assembled.cache.get(range(160), side), expected,
+                                   atol=2e-3, rtol=0)  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_cache_filled_after_some_steps_plans_the_first_epoch_and_resumes(tmp_path, workers):
+    run = small(
+        "batches.selector=neighbours", "batches.fill_cache=yes", "batches.fill_step=2",
+        f"data.workers={workers}", "data.train_size=960", "batches.batch_size=80",
+    )  # fmt: skip
     whole = start(run, tmp_path / "whole")
-    unknown = [line["sampler/unknown"] for line in lines(whole) if "sampler/unknown" in line]
-    assert unknown[:2] == [run.batches.batch_size] * 2
-    assert set(unknown[2:]) == {0}
+    drawn = 2 if workers == 0 else 2 + 2 * workers  # each worker draws two batches ahead
+    assert planned(whole)[drawn:] == [True] * (24 - drawn)
     for step in (1, 2, 4):
         name = f"cut after {step}"
         start(run, tmp_path / name, observers=[StopAfter(step)])
         assert facts(start(run, tmp_path / name, resume=True)) == facts(whole)
 
 
-@pytest.mark.parametrize(("size", "batch_size", "after"), [(70, 69, 1), (130, 43, 0), (130, 2, 0)])
-def test_a_single_sample_is_no_batch_for_batch_norms(
-    tmp_path, size, batch_size, after, monkeypatch
-):
-    """After one step of 69 samples the 70th is alone, as the 130th would be after 3 x 43."""
-    monkeypatch.setattr(observers, "PART", 129)
+@pytest.mark.parametrize(("size", "batch_size"), [(70, 69), (130, 43), (130, 2)])
+def test_a_single_sample_is_no_batch_for_batch_norms(tmp_path, size, batch_size):
+    """After a batch of 69 samples the 70th would be alone, as the 130th after 3 x 43."""
     run = small(f"data.train_size={size}", f"batches.batch_size={batch_size}", "budget.epochs=1",
-                "batches.selector=greedy-8", "batches.fill_cache=true",
-                f"batches.fill_step={after}")  # fmt: skip
+                "batches.selector=greedy-8", "batches.fill_cache=yes",
+                "batches.fill_step=0")  # fmt: skip
     assert read_run(start(run, tmp_path / "run").path).finished
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
-    [(["batches.selector=p1"], 1), (["batches.selector=random"], 0),
-     (["batches.selector=p1", "batches.coverage=free"], 0),
-     (["batches.selector=p1", "batches.fill_cache=true"], 0),
-     (["batches.selector=p1", "batches.fill_cache=true", "batches.fill_step=99"], 1)],
-)  # fmt: skip
-def test_a_run_that_could_select_nothing_is_warned_about(tmp_path, caplog, settings, said):
+    ("settings", "never", "filled"),
+    [
+        (["batches.selector=p1"], 1, 0),
+        (["batches.selector=p1", "batches.fill_cache=no", "batches.fill_step=1"], 1, 0),
+        (["batches.selector=p1", "batches.fill_cache=yes", "batches.fill_step=4"], 0, 1),
+        (["batches.selector=p1", "batches.fill_cache=yes", "batches.fill_step=5"], 1, 0),
+        (["batches.selector=p1", "budget.epochs=2"], 0, 0),
+        (["batches.selector=random", "batches.fill_cache=yes"], 0, 0),
+    ],
+)
+def test_a_run_says_whether_its_first_epoch_is_planned(tmp_path, caplog, settings, never, filled):
     start(small("budget.epochs=1", *settings), tmp_path / "run")
-    assert caplog.text.count("all batches of p1 will be random") == said
-
-
-def test_a_step_to_fill_a_cache_that_is_not_filled_is_refused(tmp_path):
-    with pytest.raises(ParameterError, match="fill_step=3 does nothing"):
-        start(small("batches.fill_step=3"), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    assert caplog.text.count("all batches of p1 will be random") == never
+    assert caplog.text.count("samples are embedded once after") == filled
 
 
 def test_random_batches_need_no_filled_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(FillCache, "on_step", None)  # would raise
-    run = small("batches.selector=random", "batches.fill_cache=true", "batches.fill_step=1")
+    run = small("batches.selector=random", "batches.fill_cache=yes", "batches.fill_step=1")
     assert read_run(start(run, tmp_path / "run").path).finished
 
 
-def test_the_cache_is_filled_for_auto_once_unseen_samples_are_easy():
-    filled = []
-    auto, cache = Auto(0.07), EmbeddingCache(8, 2, towers=2)
-    fill = FillCache(cache, nn.Identity(), [], None, after=3, autos=[auto])
-    fill._fill = lambda training: filled.append(training.step)
-    training = Training(SingleCPU(), nn.Linear(2, 2), None, None, loader=[], epochs=1)
-    fill.on_start(training)
-    easy, hard = torch.eye(64), torch.eye(64).roll(1, 0)
-    for training.step in range(1, 6):
-        fill.on_step(training, None)
-    assert not filled  # nothing is known yet about unseen samples
-    auto.held_out(easy, hard, 64)
-    fill.on_step(training, None)
-    assert not filled
-    auto.held_out(easy, easy, 64)
-    fill.on_step(training, None)
-    fill.on_step(training, None)
-    assert filled == [5]
-
-
-@pytest.mark.parametrize("coverage", ["epoch", "free"])
-def test_a_run_of_auto_that_stays_random_is_that_of_random_bit_for_bit(tmp_path, coverage):
-    base = [f"batches.coverage={coverage}", "batches.fill_cache=true", "method.tau=0.5"]
-    runs = [
-        start(small(f"batches.selector={name}", *base), tmp_path / name)
-        for name in ("random", "auto")
-    ]
-    losses = [[line["loss"] for line in lines(run) if "loss" in line] for run in runs]
-    ends = [read_run(run.path).final("linear") for run in runs]
-    assert losses[0] == losses[1]
-    assert ends[0] == ends[1]
-
-
-def test_auto_predicts_the_miss_of_the_loss_that_is_trained():
-    run = small("batches.selector=auto", "method=simclr", "batches.guard=0.9")
-    selector = assemble(run, SingleCPU()).sampler.selector
-    assert selector.selector.layout == "paired"
-
-
-@pytest.mark.parametrize("guard", ["none", "0.999"])
-def test_p2_on_a_loss_plateau_is_told_the_losses_and_resumes(tmp_path, guard):
-    run = small("batches.selector=p2-flat", "batches.coverage=free", f"batches.guard={guard}")
+@pytest.mark.parametrize("replace", ["true", "false"])
+def test_p2_on_a_loss_plateau_is_told_the_losses_and_resumes(tmp_path, replace):
+    run = small("batches.selector=p2-flat", f"batches.replace={replace}")
     whole = start(run, tmp_path / "whole")
     start(run, tmp_path / "cut", observers=[StopAfter(7)])
     cut = start(run, tmp_path / "cut", resume=True)
     assert facts(cut) == facts(whole)
     losses = [line["loss"] for line in lines(whole) if "loss" in line]
-    assert saved(whole)["parts"]["losses"]["losses"] == pytest.approx(losses, rel=1e-6)
+    assert saved(whole)["sampler"]["planner"]["losses"] == pytest.approx(losses, rel=1e-6)
 
 
 def test_features_are_probed_on_other_images(tmp_path):
@@ -607,7 +588,7 @@ def test_a_run_goes_on_where_its_data_were_moved_to(tmp_path):
     def run(folder):
         return small(
             "data=folder", f"data.directory={tmp_path / folder}", "data.size=8",
-            "batches.batch_size=16", "batches.selector=neighbours-4",
+            "batches.batch_size=16", "batches.selector=neighbours",
         )  # fmt: skip
 
     write_pictures(tmp_path / "pictures")

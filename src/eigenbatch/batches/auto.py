@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from eigenbatch.batches.neighbours import Neighbours, miss_of
-from eigenbatch.batches.planner import Planner, Random
-from eigenbatch.checks import check_callable, described
+from eigenbatch.batches.planner import Planner, Random, check_plan
+from eigenbatch.checks import check_callable, check_entries, described, is_flag
 from eigenbatch.core.precision import check_matrix, positive_scalar, unit_rows
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 
@@ -114,6 +114,7 @@ class Auto(Planner):
         self, rows: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Arrange rows (N, towers, d)."""
+        check_plan(rows, batch_size, generator)
         if not self._prepared:
             self.prepare(batch_size)
         self._prepared = False
@@ -126,7 +127,8 @@ class Auto(Planner):
 
     def load_state_dict(self, state: dict[str, bool | None]) -> None:
         """Continue with it."""
-        self._hard = state.get("hard")
+        check_entries(state, "Auto", {"hard": lambda hard: hard is None or is_flag(hard)})
+        self._hard = state["hard"]
 
 
 def _pairs(function: Pairs, name: str) -> Tensor:

@@ -176,7 +176,7 @@ class EmbeddingCache:
         """(n, dim) float32 unit rows of one tower; raises if one of them is unknown."""
         if not 0 <= whole(tower, "tower") < self.towers:
             raise ParameterError(f"tower must be below {self.towers}, got {tower}")
-        return self.rows(ids)[:, tower]
+        return self.rows(self._index(ids))[:, tower]
 
     def update(self, ids: Tensor | Sequence[int], z: Tensor, second: Tensor | None = None) -> None:
         """Store row i of z (n, dim) for sample ids[i]; of a repeated id the last row stays.
@@ -263,10 +263,11 @@ class EmbeddingCache:
         A collective operation: every process calls it with the same ids. Of rows that are equally
         new the lowest rank's is taken. Without torch.distributed it does nothing.
         """
+        check_type(group, (dist.ProcessGroup, type(None)), "group")
+        index = torch.arange(self.size, device=self.device) if ids is None else self._index(ids)
         rank, world = rank_and_world()
         if world == 1:
             return
-        index = torch.arange(self.size, device=self.device) if ids is None else self._index(ids)
         width = self._rows.shape[1] * self.dtype.itemsize
         for block in torch.split(index, BLOCK):
             ticks = torch.stack(all_gather(self._ticks[block], group))  # (world, b)
@@ -338,10 +339,11 @@ class EmbeddingCache:
         """(count, towers * dim) unit rows in the cache's dtype; raises unless they fit."""
         if (second is not None) != (self.towers == 2):
             raise ShapeError(
-                f"a cache with towers={self.towers} stores {self.towers} embeddings of a sample: "
-                f"call update({'ids, z' if self.towers == 1 else 'ids, z1, z2'})"
+                f"a cache with towers={self.towers} stores {self.towers} embeddings of a sample, "
+                f"but second is {'missing' if second is None else 'given'}: call "
+                f"update({'ids, z' if self.towers == 1 else 'ids, z, second'})"
             )
-        parts = {"z": z} if second is None else {"z1": z, "z2": second}
+        parts = {"z": z} if second is None else {"z": z, "second": second}
         for name, part in parts.items():
             check_matrix(part, name, least=0)
             if part.shape != (count, self.dim):

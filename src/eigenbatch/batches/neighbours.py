@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from eigenbatch.batches.planner import Planner, check_sizes, shuffled
+from eigenbatch.batches.planner import Planner, check_plan, check_sizes, shuffled
 from eigenbatch.core.precision import no_autocast, unit_rows
 
 NEAR_DUPLICATE = 0.95
@@ -57,6 +57,7 @@ class Neighbours(Planner):
         self, rows: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Arrange rows (N, towers, d); batches of one cell follow each other."""
+        check_plan(rows, batch_size, generator)
         count = len(rows) // batch_size
         order = shuffled(len(rows), generator, rows.device)[: count * batch_size]
         if count < 2:
@@ -161,9 +162,22 @@ def batch_misses(rows: Tensor, batches: Tensor, tau: float) -> Tensor:
 
 
 def miss_of(rows: Tensor, batches: Tensor, tau: float) -> float | None:
-    """Mean miss of batches (B, n) of rows (N, towers, d); of many, some are looked at.
+    """Mean miss of batches: how probable the positive is not, over the anchors of both sides.
 
-    None for one tower, without batches, and for batches of one sample.
+    Args:
+        rows: (N, towers, d) unit rows.
+        batches: (B, n) indices of rows; of many, some are looked at.
+        tau: temperature of the loss.
+
+    Returns:
+        The miss; None for one tower, without batches, and for batches of one sample.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch.batches import miss_of
+        >>> pairs = torch.eye(4)[:, None].repeat(1, 2, 1)  # both towers agree
+        >>> round(miss_of(pairs, torch.arange(4).view(2, 2), tau=0.5), 3)  # sigmoid(-2)
+        0.119
     """
     if rows.shape[1] < 2 or not len(batches) or batches.shape[1] < 2:
         return None

@@ -15,7 +15,7 @@ from eigenbatch.batches.neighbours import JUDGED, miss_of
 from eigenbatch.batches.planner import Planner, Random
 from eigenbatch.batches.pools import candidate_ranks
 from eigenbatch.batches.separate import separate
-from eigenbatch.checks import described
+from eigenbatch.checks import described, whole
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 
 DESCRIBED = 16
@@ -41,6 +41,16 @@ class Plan:
         together: samples that stand with one that they should be kept apart from.
         seconds: time it took.
         figures: what the planner decided by.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import EmbeddingCache, Neighbours, SpectralBatchSampler
+        >>> cache = EmbeddingCache(100, dim=8, towers=2)
+        >>> cache.update(range(100), *torch.randn(2, 100, 8))
+        >>> sampler = SpectralBatchSampler(cache, 20, Neighbours())
+        >>> ids = next(iter(sampler))
+        >>> sampler.plan.known, sampler.plan.predicted_miss > 0
+        (100, True)
     """
 
     planner: str
@@ -59,12 +69,13 @@ class Plan:
 
     def scalars(self, batch: int) -> dict[str, float]:
         """Numbers about a batch of the epoch, for a logger; those that are unknown are left out."""
+        age = self.mean_age + whole(batch, "batch") - self.first
         numbers = {
             "predicted_miss": self.predicted_miss,
             "random_miss": self.random_miss,
             "participation_ratio": self.participation_ratio,
             "baseline_participation_ratio": self.random_participation_ratio,
-            "mean_age": self.mean_age + batch - self.first,
+            "mean_age": age,
             "seconds": self.seconds / max(1, self.batches),
         } | self.figures
         return {
@@ -100,7 +111,8 @@ def arranged(
     """Arrange ids (N,), a multiple of the batch size, into (N // n, n), in random order.
 
     Known ids are planned; unknown ones share random batches, and one batch holds both. With
-    `replace` an id may come several times.
+    `replace` an id may come several times. Batches of a schedule keep their order, the random
+    ones come between them.
     """
     began, n = time.perf_counter(), batch_size
     ages = cache.age(ids).cpu()
@@ -141,7 +153,10 @@ def arranged(
         figures=planner.figures,
         **figures,
     )
-    return order[torch.randperm(len(order), generator=generator)], plan
+    turns = torch.randperm(len(order), generator=generator)
+    if planner.ordered:
+        turns[turns < len(planned)] = torch.arange(len(planned))
+    return order[turns], plan
 
 
 def _check(batches: object, planner: Planner, n: int, count: int, *, replace: bool) -> None:

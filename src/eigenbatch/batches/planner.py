@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from eigenbatch.batches.separate import separate
-from eigenbatch.checks import check_callable, check_generator, whole
+from eigenbatch.checks import (
+    check_callable,
+    check_entries,
+    check_generator,
+    check_tensor,
+    ids_tensor,
+    real,
+    whole,
+)
 from eigenbatch.core.precision import check_matrix, finite_rows, unit_rows
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 
@@ -43,13 +51,31 @@ class Selector(Protocol):
 class Planner:
     """Arranges rows into batches. A subclass needs `plan`; the rest is for `SpectralBatchSampler`.
 
+    An object with `plan` alone is a planner too.
+
     Attributes:
         apart: same-tower cosine above which the sampler keeps two rows of a batch apart.
+        ordered: whether batches are handed out in the order of the plan, as those of a schedule;
+            others are shuffled.
         handed_out: batches that were handed out before this plan, set by the sampler.
         figures: what the last plan was decided by, kept in `sampler.plan`.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import EmbeddingCache, SpectralBatchSampler
+        >>> from eigenbatch.batches import Planner
+        >>> class ByFirstEntry(Planner):
+        ...     def plan(self, rows, batch_size, *, generator=None):
+        ...         order = rows[:, 0, 0].argsort()
+        ...         return order[: len(rows) // batch_size * batch_size].view(-1, batch_size)
+        >>> cache = EmbeddingCache(4, dim=2)
+        >>> cache.update(range(4), torch.tensor([[1.0, 9], [8, 2], [2, 8], [9, 1]]))
+        >>> sorted(sorted(ids) for ids in SpectralBatchSampler(cache, 2, ByFirstEntry()))
+        [[0, 2], [1, 3]]
     """
 
     apart: float | None = None
+    ordered = False
     handed_out = 0
 
     def __init__(self) -> None:
@@ -88,6 +114,7 @@ class Planner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
+        check_entries(state, self.name, {})
 
 
 class InTurn(Planner):
@@ -100,11 +127,21 @@ class InTurn(Planner):
 
     With `replace` every batch is chosen from a fresh random pool, as printed in the paper, so that
     rows may come several times or never.
+
+    Args:
+        selector: chooses a batch from a pool.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import Greedy
+        >>> from eigenbatch.batches import InTurn  # a sampler makes it of a selector itself
+        >>> InTurn(Greedy()).plan(torch.randn(100, 1, 8), 20).shape
+        torch.Size([5, 20])
     """
 
     def __init__(self, selector: Selector) -> None:
         super().__init__()
-        check_callable(selector, "planner", "Neighbours() or Greedy()")
+        check_callable(selector, "selector", "Greedy()")
         self.selector = selector
         self.pool_size: int | None = None
 
@@ -121,6 +158,7 @@ class InTurn(Planner):
         self, rows: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Arrange rows (N, towers, d)."""
+        check_plan(rows, batch_size, generator)
         selector, n = deepcopy(self.selector), batch_size
         pool_size = max(n, min(self.pool_size or POOL_BATCHES * n, len(rows)))
         anchors, count = rows[:, 0], len(rows) // n
@@ -166,6 +204,7 @@ class Random(Planner):
         self, rows: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Arrange rows (N, towers, d)."""
+        check_plan(rows, batch_size, generator)
         count = len(rows) // batch_size
         if self._replace:
             orders = (shuffled(len(rows), generator, rows.device) for _ in range(count))
@@ -203,15 +242,18 @@ class _Custom(Planner):
         return batches
 
 
-def as_planner(given: Any) -> Planner:
+def as_planner(given: Any, name: str = "planner") -> Planner:
     """A planner as it is; a selector in turn."""
     if isinstance(given, type):
         raise ArgumentTypeError(
-            f"planner must be an object, such as {given.__name__}(), got a class"
+            f"{name} must be an object, such as {given.__name__}(), got a class"
         )
     if isinstance(given, Planner):
         return given
-    return _Custom(given) if hasattr(given, "plan") else InTurn(given)
+    if hasattr(given, "plan"):
+        return _Custom(given)
+    check_callable(given, name, "Neighbours() or Greedy()")
+    return InTurn(given)
 
 
 def select(
@@ -251,8 +293,10 @@ def select(
     check_callable(selector, "selector", "Greedy()")
     check_generator(generator)
     check_sizes(pool, batch_size)
+    groups = None if groups is None else ids_tensor(groups, "groups")
     if groups is not None and groups.shape != (len(pool),):
         raise ShapeError(f"groups must hold {len(pool)} integers, got {tuple(groups.shape)}")
+    apart = None if apart is None else real(apart, "apart")
     chosen = _chosen(selector, pool.detach(), batch_size, generator)
     if groups is None and apart is None:
         return chosen
@@ -303,6 +347,15 @@ def filled(
     others = pool[rest]
     others = others[shuffled(len(others), generator, pool.device)[:missing]]
     return torch.cat([pool[chosen], others])
+
+
+def check_plan(rows: Tensor, batch_size: int, generator: torch.Generator | None) -> None:
+    """Raise unless rows (N, towers, d) can be arranged into batches of this size."""
+    check_tensor(rows, "rows")
+    if rows.ndim != 3:
+        raise ShapeError(f"rows must have the shape (N, towers, d), got {tuple(rows.shape)}")
+    whole(batch_size, "batch_size", least=1)
+    check_generator(generator)
 
 
 def check_sizes(pool: Tensor, batch_size: int) -> None:

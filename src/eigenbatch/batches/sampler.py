@@ -9,7 +9,7 @@ samples, n samples of a batch, K of them known (with an embedding).
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from dataclasses import replace as changed
 from typing import Any, TypeVar
 
@@ -159,7 +159,8 @@ class SpectralBatchSampler(BatchSampler):
         for batch in range(begin or 0, len(self)):
             if batch >= current.progress[DRAWN]:
                 late = batch >= current.progress[PLANNED]
-                if batch < full and (late or current.progress[FILLS] != self.cache.fills):
+                filled = current.progress[FILLS] != self.cache.fills
+                if batch < full and (late or (filled and not isinstance(self.planner, Random))):
                     self._arrange(current, batch, min(full, batch + self.horizon // n))
                 current.progress[DRAWN] = batch + 1
             ids = current.order[batch * n : (batch + 1) * n]
@@ -174,7 +175,7 @@ class SpectralBatchSampler(BatchSampler):
 
     def ids(self, batch: int) -> list[int]:
         """The ids of a batch of this epoch, of all processes, if it was handed out."""
-        current = self._begun
+        current, batch = self._begun, whole(batch, "batch")
         if current is None or not 0 <= batch < current.progress[DRAWN]:
             return []
         return current.order[batch * self.batch_size : (batch + 1) * self.batch_size].tolist()
@@ -209,6 +210,7 @@ class SpectralBatchSampler(BatchSampler):
             "order": current.order,
             "progress": current.progress,
             "planner": current.planner,
+            "plan": current.plan,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -229,6 +231,7 @@ class SpectralBatchSampler(BatchSampler):
             "order": self._is_order,
             "progress": lambda progress: is_integer_tensor(progress, (3,)),
             "planner": is_dict,
+            "plan": _is_plan,
         }
         check_entries(state, "sampler", entries, error=StateError)
         consumed, drawn = state["consumed"], int(state["progress"][DRAWN])
@@ -241,7 +244,8 @@ class SpectralBatchSampler(BatchSampler):
         with torch.inference_mode(False):
             order, progress = (state[name].to("cpu", copy=True) for name in ("order", "progress"))
         begin = None if state["ended"] else consumed
-        self._begun = _Epoch(state["epoch"], order, progress, begin=begin)
+        self._begun = _Epoch(state["epoch"], order, progress, begin, plan=dict(state["plan"]))
+        self.plan = Plan(**state["plan"]) if state["plan"] else None
         # Of a finished epoch nothing is left: a later one may have been set already.
         over = consumed == len(self)
         self.epoch = max(self.epoch, state["epoch"]) if over else state["epoch"]
@@ -298,6 +302,7 @@ class SpectralBatchSampler(BatchSampler):
         planner.load_state_dict(state)
         self.plan = changed(plan, epoch=current.epoch, first=first)
         current.order[part] = order.flatten()
+        current.plan.update(asdict(self.plan))
         current.progress[PLANNED], current.progress[FILLS] = stop, fills
         current.keep(planner)
         if plan.together:
@@ -334,14 +339,15 @@ class SpectralBatchSampler(BatchSampler):
 
 @dataclass(slots=True, eq=False)
 class _Epoch:
-    """One epoch: its ids, how far it is, and the state of the planner, shared with saved states."""
+    """One epoch: its ids, how far it is, the plan and its planner, shared with saved states."""
 
     epoch: int
     order: Tensor  # (N,) int32
     progress: Tensor  # (3,) batches handed out, planned, and fills of the cache
     begin: int | None  # the batch that the next iteration begins with; None: it has begun
     ended: bool = False  # StopIteration was raised
-    planner: dict[str, Any] = field(default_factory=dict)
+    planner: dict[str, Any] = field(default_factory=dict)  # its state
+    plan: dict[str, Any] = field(default_factory=dict)  # in force, for loggers
 
     def keep(self, planner: Planner) -> None:
         """Remember the planner as it is now."""
@@ -426,6 +432,11 @@ def _check_wrapper(shard: bool) -> None:
                 "accelerate divides batches among processes, and so would this sampler: pass "
                 "SpectralBatchSampler(..., shard=False)"
             )
+
+
+def _is_plan(entries: object) -> bool:
+    names = {entry.name for entry in fields(Plan)}
+    return isinstance(entries, dict) and (not entries or set(entries) == names)
 
 
 def _groups(groups: Tensor | Sequence[int] | None, size: int) -> Tensor | None:

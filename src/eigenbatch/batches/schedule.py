@@ -13,16 +13,18 @@ import torch
 from torch import Tensor
 
 from eigenbatch.batches.greedy import Greedy
-from eigenbatch.batches.planner import InTurn, Planner, Selector, as_planner, shuffled
+from eigenbatch.batches.planner import InTurn, Planner, Selector, as_planner, check_plan, shuffled
 from eigenbatch.batches.pools import PoolBalanced
 from eigenbatch.checks import (
     are_numbers,
     check_callable,
     check_entries,
+    is_dict,
     is_flag,
     real,
     whole,
 )
+from eigenbatch.core.precision import check_matrix
 from eigenbatch.core.spectrum import isotropy_gap, participation_ratio
 from eigenbatch.errors import ParameterError
 
@@ -61,6 +63,7 @@ class AfterBatches:
 
     def __call__(self, rows: Tensor, handed_out: int) -> int | None:
         """The same batch, whatever the rows are."""
+        _check_call(rows, handed_out)
         return self.count
 
 
@@ -86,6 +89,7 @@ class IsotropyBelow:
 
     def __call__(self, rows: Tensor, handed_out: int) -> int | None:
         """Measure the gap."""
+        _check_call(rows, handed_out)
         isotropic = len(rows) > 1 and isotropy_gap(_some(rows), unbiased=True) <= self.percent
         return handed_out if isotropic else None
 
@@ -112,12 +116,19 @@ class RankSteady:
 
     def __call__(self, rows: Tensor, handed_out: int) -> int | None:
         """Measure the rank and compare it with that of the plan before."""
+        _check_call(rows, handed_out)
         if len(rows) < 2:
             return None
         before, self.rank = self.rank, participation_ratio(_some(rows), unbiased=True)
         if before is None or not abs(self.rank - before) <= self.tolerance * before:
             return None
         return handed_out
+
+
+def _check_call(rows: Tensor, handed_out: int) -> None:
+    """Raise unless a signal can be asked with these arguments."""
+    check_matrix(rows, "rows", least=0)
+    whole(handed_out, "handed_out", least=0)
 
 
 def _some(rows: Tensor) -> Tensor:
@@ -128,9 +139,22 @@ def _some(rows: Tensor) -> Tensor:
 class _Parts(Planner):
     """A planner that lets two others make its batches; each gets a random share of the rows."""
 
-    def __init__(self, first: Planner | Selector, second: Planner | Selector) -> None:
+    ordered = True
+
+    def __init__(self, first: Planner, second: Planner) -> None:
         super().__init__()
-        self._first, self._second = as_planner(first), as_planner(second)
+        self._first, self._second = first, second
+
+    @property
+    def apart(self) -> float | None:  # type: ignore[override]
+        """The lowest limit of the parts that have one."""
+        limits = [part.apart for part in (self._first, self._second) if part.apart is not None]
+        return min(limits, default=None)
+
+    def prepare(self, batch_size: int) -> None:
+        """Let both parts look at the model."""
+        for part in (self._first, self._second):
+            part.prepare(batch_size)
 
     def draw_from(self, pool_size: int | None, *, replace: bool) -> None:
         """Tell the parts."""
@@ -143,6 +167,7 @@ class _Parts(Planner):
         self, rows: Tensor, batch_size: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Arrange rows (N, towers, d)."""
+        check_plan(rows, batch_size, generator)
         count = len(rows) // batch_size
         by_second = self._by_second(rows, count)  # (count,)
         order = shuffled(len(rows), generator, rows.device)[: count * batch_size]
@@ -155,12 +180,25 @@ class _Parts(Planner):
             if size:
                 part.handed_out = self.handed_out
                 made = share[part.plan(rows[share], batch_size, generator=generator)]
+                if not part.ordered:
+                    made = made[shuffled(len(made), generator, rows.device)]
                 batches[mine.to(rows.device)] = made[: int(mine.sum())]
+        self.figures = self._first.figures | self._second.figures
         return batches
 
     def _by_second(self, rows: Tensor, count: int) -> Tensor:
         """(count,) which of the next batches the second part makes."""
         raise AssertionError("a schedule divides its batches")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of the parts."""
+        return {"parts": [self._first.state_dict(), self._second.state_dict()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with them."""
+        check_entries(state, type(self).__name__, {"parts": _are_states})
+        for part, its_own in zip((self._first, self._second), state["parts"], strict=True):
+            part.load_state_dict(its_own)
 
 
 class Schedule(_Parts):
@@ -189,7 +227,10 @@ class Schedule(_Parts):
         then: Planner | Selector | None = None,
         when: Signal | None = None,
     ) -> None:
-        super().__init__(warmup or PoolBalanced(), then or Greedy(probe=64))
+        super().__init__(
+            as_planner(PoolBalanced() if warmup is None else warmup, "warmup"),
+            as_planner(Greedy(probe=64) if then is None else then, "then"),
+        )
         self.when = IsotropyBelow() if when is None else when
         check_callable(self.when, "when", "AfterBatches(100)")
         self.switched = False
@@ -206,11 +247,14 @@ class Schedule(_Parts):
 
     def state_dict(self) -> dict[str, Any]:
         """Whether the switch was made, and the rank at the last plan."""
-        return {"switched": self.switched, "rank": getattr(self.when, "rank", None)}
+        own = {"switched": self.switched, "rank": getattr(self.when, "rank", None)}
+        return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the planner that was in force."""
-        check_entries(state, "Schedule", {"switched": is_flag, "rank": _is_rank})
+        entries = {"parts": _are_states, "switched": is_flag, "rank": _is_rank}
+        check_entries(state, "Schedule", entries)
+        super().load_state_dict({"parts": state["parts"]})
         self.switched = state["switched"]
         if isinstance(self.when, RankSteady):
             self.when.rank = state["rank"]
@@ -236,7 +280,7 @@ class EveryNth(_Parts):
     def __init__(
         self, selector: Planner | Selector, every: int, otherwise: Planner | Selector
     ) -> None:
-        super().__init__(otherwise, selector)
+        super().__init__(as_planner(otherwise, "otherwise"), as_planner(selector, "selector"))
         self.every = whole(every, "every", least=1)
 
     def _by_second(self, rows: Tensor, count: int) -> Tensor:
@@ -274,7 +318,7 @@ class OnLossPlateau(_Parts):
         tolerance: float = 0.01,
         span: int = 100,
     ) -> None:
-        super().__init__(otherwise, selector)
+        super().__init__(as_planner(otherwise, "otherwise"), as_planner(selector, "selector"))
         if not real(tolerance, "tolerance") >= 0:
             raise ParameterError(f"tolerance must be at least 0, got {tolerance}")
         self.tolerance, self.span = tolerance, whole(span, "span", least=1)
@@ -299,12 +343,17 @@ class OnLossPlateau(_Parts):
 
     def state_dict(self) -> dict[str, Any]:
         """The losses kept."""
-        return {"losses": list(self._losses)}
+        return super().state_dict() | {"losses": list(self._losses)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with them."""
-        check_entries(state, "OnLossPlateau", {"losses": are_numbers})
+        check_entries(state, "OnLossPlateau", {"parts": _are_states, "losses": are_numbers})
+        super().load_state_dict({"parts": state["parts"]})
         self._losses = deque(state["losses"], maxlen=2 * self.span)
+
+
+def _are_states(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(is_dict, value))
 
 
 def _is_rank(value: object) -> bool:

@@ -33,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Spectral bands, diagnoses and batch selection for contrastive training.",
-    epilog="Start with: eigenbatch demo. Exit codes: 0 done; 1 diagnose found something; "
+    epilog="Start with: eigenbatch demo. Exit codes: 0 done; 1 check or diagnose found something; "
     "2 unusable input; 130 interrupted.",
 )
 

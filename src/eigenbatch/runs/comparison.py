@@ -1,8 +1,8 @@
 """Selectors against each other: same seeds, same budget, paired; resumable run by run."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -98,7 +98,7 @@ def compare(
         train: `train(selector, seed, recorder)`, your own function. It must log an accuracy:
             `recorder.log(step, knn=...)`, or `mrr`, or `accuracy`.
         selectors: selectors by name; names alone are passed to `train` as they are. The first is
-            the baseline. Every run begins with the state in which a selector was given.
+            the baseline. Every run gets a copy: the next run does not begin where this one ended.
         seeds: how many seeds (0, 1, ...), or the seeds themselves.
         path: the folder of the runs.
         target: accuracy that times are measured to; by default where the baseline has 90 % of what
@@ -132,11 +132,8 @@ def compare(
             if known is None or known.accuracy is None:
                 progress(name, seed, None)
                 set_aside(folder)
-                with (
-                    _restored(selector),
-                    Recorder(folder, config={"selector": name, "seed": seed}) as recorder,
-                ):
-                    train(selector, seed, recorder)
+                with Recorder(folder, config={"selector": name, "seed": seed}) as recorder:
+                    train(deepcopy(selector), seed, recorder)
                     recorder.finish()  # a run that was stopped early is compared as it is
             done = read_run(folder)
             if done.accuracy is None:
@@ -148,26 +145,6 @@ def compare(
             name_baseline(folder, next(iter(named)))
             progress(name, seed, float(done.accuracy.value[-1]))
     return load_comparison(list(named), numbers, path, target=target)
-
-
-@contextmanager
-def _restored(selector: Any) -> Iterator[None]:
-    """Put a selector's state back afterwards: the next run must not begin where this one ended."""
-    stateful = [one for one in (selector, *_plateaus(selector)) if hasattr(one, "load_state_dict")]
-    before = [one.state_dict() for one in stateful]
-    try:
-        yield
-    finally:
-        for one, state in zip(stateful, before, strict=True):
-            one.load_state_dict(state)
-
-
-def _plateaus(selector: Any) -> Iterator[Any]:
-    """What `OnLossPlateau` keeps of losses, which is not in a selector's own state."""
-    if hasattr(selector, "plateau"):
-        yield selector.plateau
-    for part in getattr(selector, "_parts", ()):
-        yield from _plateaus(part)
 
 
 def check_comparison(selectors: Sequence[str], seeds: int, target: float | None) -> None:

@@ -63,12 +63,9 @@ class BatchesConfig(Config):
 
         Embedding takes about a third of a training step's time per sample.
         """
-        if self.selector == "random" or self.fill_cache == "no":
+        if self.selector == "random" or self.fill_cache == "no" or self.fill_step >= steps:
             return False
-        if self.fill_cache == "yes":
-            return True
-        cheap = size / (3 * self.batch_size * steps) <= FILL_SHARE
-        return cheap and self.fill_step < steps
+        return self.fill_cache == "yes" or size / (3 * self.batch_size * steps) <= FILL_SHARE
 
     def build(
         self,
@@ -86,6 +83,11 @@ class BatchesConfig(Config):
         if kind == "auto":
             from eigenbatch.batches import Auto
 
+            if held_out is None or trained is None:
+                raise ParameterError(
+                    f"batches.selector={self.selector} compares training pairs with held-out "
+                    "ones, and there are too few: set data.held_out=512"
+                )
             limit = {"limit": float(argument)} if argument else {}
             planner: Any = Auto(tau, held_out=held_out, trained=trained, **limit)
         else:
@@ -99,13 +101,26 @@ class BatchesConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """One kind of planner or selector: how it is written, what it does, and how it is made."""
+    """One kind of planner or selector: how it is written, what it does, and how it is made.
+
+    Args:
+        form: how it is written, e.g. "greedy[-PROBE|-pool]".
+        summary: what it does, in a few words.
+        make: from the text after the dash, or None, to a new planner or selector.
+        argument: checks the text after the dash; None: it takes none.
+        whole_epoch: it plans all samples of an epoch at once.
+
+    Examples:
+        >>> from eigenbatch.train import NAMES
+        >>> NAMES["greedy"].form, NAMES["greedy"].make("32").probe
+        ('greedy[-PROBE|-pool]', 32)
+    """
 
     form: str
     summary: str
     make: Callable[[str | None], Any]
-    argument: Callable[[str], object] | None = None  # checks the text after the dash
-    whole_epoch: bool = False  # it plans all samples of an epoch at once
+    argument: Callable[[str], object] | None = None
+    whole_epoch: bool = False
 
 
 def _p1(then: str | None) -> Any:

@@ -16,7 +16,7 @@ from eigenbatch.runs.comparison import (
 )
 from eigenbatch.runs.directory import RunDirectory
 from eigenbatch.runs.reader import read_run
-from eigenbatch.train.batches import check_selector
+from eigenbatch.train.batches import check_selector, selector_named
 from eigenbatch.train.progress import progress_bar
 from eigenbatch.train.run import Run, load_run
 from eigenbatch.train.trainer import train
@@ -47,19 +47,24 @@ def compare_selectors(
     """
     check_comparison(selectors, seeds, target)
     numbers = range(run.seed, run.seed + seeds)
-    for selector in selectors:
-        check_selector(selector)
+    runs = {
+        selector: replace(run, batches=replace(run.batches, selector=selector))
+        for selector in selectors
+    }
+    for selector, settings in runs.items():
+        settings.validate()
+        if check_selector(selector) != "auto":  # it is made with the model
+            selector_named(selector)
         for seed in numbers:
             _check_epochs(run, RunDirectory(run_folder(path, selector, seed)))
     diverged = []
     for seed in numbers:
-        for selector in selectors:
+        for selector, settings in runs.items():
             progress(selector, seed, None)
             folder = run_folder(path, selector, seed)
-            batches = replace(run.batches, selector=selector)
             try:
                 train(
-                    replace(run, batches=batches, seed=seed),
+                    replace(settings, seed=seed),
                     folder,
                     resume=RunDirectory(folder).manifest.exists(),
                     watch=progress_bar(console, f"{selector}/seed-{seed}") if console else None,

@@ -4,20 +4,19 @@ from typing import TYPE_CHECKING
 
 from eigenbatch_paper import pair_facts as facts
 from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
-from eigenbatch_paper.pairs import compute, needs, pair_chunks
+from eigenbatch_paper.pairs import UNSEEN, compute, needs, pair_chunks
 from eigenbatch_paper.training_facts import grouped
 from eigenbatch_paper.verdict import Finding, Verdict, decided, mean_at_least
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DATA = ("messages-es", "messages-ru", "packages")
 POLICIES = ("random", "neighbours", "auto")
 
 
 def chunks(scale: Scale) -> list[Chunk]:
     """Three policies at two batch sizes on three data sets, paired by seed."""
-    return pair_chunks(scale, DATA, POLICIES)
+    return pair_chunks(scale, UNSEEN, POLICIES)
 
 
 def judge(rows: list[Row]) -> Verdict:
@@ -62,6 +61,6 @@ CLAIM = Claim(
     compute=compute,
     judge=judge,
     draw=draw,
-    needs=needs(*DATA),
+    needs=needs(*UNSEEN),
     trains=True,
 )

@@ -4,14 +4,13 @@ from typing import TYPE_CHECKING
 
 from eigenbatch_paper import pair_facts as facts
 from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
-from eigenbatch_paper.pairs import compute, needs, pair_chunks
+from eigenbatch_paper.pairs import TUNED, compute, needs, pair_chunks
 from eigenbatch_paper.training_facts import grouped
 from eigenbatch_paper.verdict import Verdict, decided, mean_at_least, mean_at_most
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DATA = ("translations", "captions", "code")
 POLICIES = ("random", "neighbours", "auto")
 GAINS = {
     ("translations", 64): 0.05, ("translations", 256): 0.023,
@@ -25,7 +24,7 @@ STEPS = {64: 1 / 3, 256: 0.4}
 
 def chunks(scale: Scale) -> list[Chunk]:
     """Three policies at two batch sizes on three data sets, paired by seed."""
-    return pair_chunks(scale, DATA, POLICIES)
+    return pair_chunks(scale, TUNED, POLICIES)
 
 
 def judge(rows: list[Row]) -> Verdict:
@@ -70,6 +69,6 @@ CLAIM = Claim(
     compute=compute,
     judge=judge,
     draw=draw,
-    needs=needs(*DATA),
+    needs=needs(*TUNED),
     trains=True,
 )

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 from eigenbatch_paper import pair_facts as facts
 from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
-from eigenbatch_paper.claims import gap_rule, planned_batches
 from eigenbatch_paper.figures import BLUE, GREY, tidy
-from eigenbatch_paper.pairs import compute, needs, pair_chunks
+from eigenbatch_paper.pairs import TUNED, UNSEEN, compute, needs, pair_chunks
 from eigenbatch_paper.training_facts import grouped
 from eigenbatch_paper.verdict import Verdict, decided
 
@@ -71,7 +70,7 @@ def draw(rows: list[Row], figure: "Figure") -> None:
     )
 
 
-DATA = (*planned_batches.DATA, *gap_rule.DATA)
+DATA = (*TUNED, *UNSEEN)
 SETTING = "the runs of random batches and neighbours of planned-batches and gap-rule"
 CLAIM = Claim(
     name="predicted-miss",
