@@ -63,12 +63,12 @@ ROOMS = (
     eigenbatch.batches,
 )
 RESULTS = {
-    "Band", "BatchBand", "Cloud", "Decomposition", "Diagnosis", "InfoNCE", "LossReport", "Outlook",
+    "Band", "BatchBand", "Cloud", "Decomposition", "Finding", "InfoNCE", "LossReport", "Outlook",
     "Plan", "Prediction", "Reading", "Spectrum", "VarianceBand",
 }  # fmt: skip
 """Frozen records that the library makes: their constructors are not for callers."""
 
-NO_CALLS = {"Planner", "Selector"}  # for users to write
+NO_CALLS = {"Planner", "Selector", "LOGGED"}  # two for users to write, and a set
 PARTS = {"candidate_ranks", "miss_of", "trace_after_adding"}  # for studies: nothing is checked
 HOOKS = {"prepare", "draw_from"}  # of planners: called with what the sampler has checked
 TESTED_WITH_FILES = {"Comparison", "Recorder", "compare", "load_encoder"}
@@ -259,7 +259,7 @@ def stateful():
         "SpectralMonitor.say_through": (watching.say_through, {"say": print}),
         "SpectralMonitor.__call__": (watching, {"z1": Z, "z2": Z, "views": None, "contrast": None,
                                                 "layout": "paired", "loss": None, "ids": None,
-                                                "queue_ids": None}),
+                                                "queue_ids": None, "step": None}),
         "SpectralMonitor.load_state_dict": (watching.load_state_dict,
                                             {"state": watching.state_dict()}),
         "StopOn": (StopOn, {"names": ("collapsing",), "patience": 2}),

@@ -211,7 +211,7 @@ def test_json_is_all_there_is_on_standard_output(tmp_path: Path, before: bool) -
     result = call(*(["--json", *words] if before else [*words, "--json"]))
     content = json.loads(result.stdout)
     assert content["healthy"] is True
-    assert content["diagnoses"][0]["name"] == "healthy"
+    assert content["findings"][0]["name"] == "healthy"
     z1, z2 = (torch.from_numpy(np.load(path)) for path in (first, second))
     assert content["scalars"] == read_batch(Contrast.paired(z1, z2), 0.2).scalars()
     assert [one["exact"] for one in content["what_if"]] == [True, True, False, False]

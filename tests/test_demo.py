@@ -59,7 +59,7 @@ def test_the_mistake_is_named_early_and_harms_and_the_remedy_and_hard_batches_he
     assert "identical views" in said[0]
     step = int(said[0].split()[1].rstrip(","))
     assert step <= 50
-    assert step == worth_saying(mistake.metrics.records["diagnoses"])[0].first  # as on the page
+    assert step == worth_saying(mistake.metrics.records["findings"])[0].first  # as on the page
     untrained = float(mistake.series["mrr"].value[0])
     random = trained(letters, tmp_path / "random").final("mrr")
     assert mistake.final("mrr") < untrained < random - 0.2

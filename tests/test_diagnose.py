@@ -23,31 +23,31 @@ def values(report: Report) -> dict[str, str]:
 def test_the_tables_show_the_numbers_of_the_reading() -> None:
     reading = read_batch(Contrast.paired(Z1, Z2), TAU)
     shown = values(describe_pairs(Z1, Z2, TAU))
-    assert shown["loss"] == f"{reading.softmax.loss:.4f}"
-    assert shown["measured"] == f"{reading.gradient.measured:.4g}"
-    assert shown["sigma-hat"] == f"{reading.cloud.sigma_hat:.4f}"
+    assert shown["loss"] == f"{reading.loss:.4f}"
+    assert shown["measured"] == f"{reading.gradient:.4g}"
+    assert shown["sigma-hat"] == f"{reading.sigma_hat:.4f}"
     assert float(shown["force"]) * float(shown["geometry"]) == pytest.approx(
-        reading.gradient.measured, rel=1e-3
+        reading.gradient, rel=1e-3
     )
 
 
 def test_a_report_carries_the_diagnoses_of_its_reading() -> None:
     report = describe_pairs(Z1, Z2, 5.0)
-    expected = read_batch(Contrast.paired(Z1, Z2), 5.0).diagnoses
-    assert report.diagnoses == expected
+    expected = read_batch(Contrast.paired(Z1, Z2), 5.0).findings
+    assert report.findings == expected
     assert not report.healthy
 
 
 def test_half_precision_is_a_remark_and_not_a_failure() -> None:
     report = describe_pairs(Z1.half(), Z2.half(), TAU)
-    assert [(one.name, one.severity) for one in report.diagnoses] == [
+    assert [(one.name, one.severity) for one in report.findings] == [
         ("half-precision input", "info")
     ]
     assert report.healthy
 
 
 def test_rows_of_any_length_are_fine_in_a_file() -> None:
-    assert [one.name for one in describe_pairs(3 * Z1, 5 * Z2, TAU).diagnoses] == ["healthy"]
+    assert [one.name for one in describe_pairs(3 * Z1, 5 * Z2, TAU).findings] == ["healthy"]
 
 
 def test_embeddings_alone_show_every_rank_by_name() -> None:

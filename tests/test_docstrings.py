@@ -15,7 +15,7 @@ ROOMS = [
     for room in ("core", "batches", "monitor", "runs", "train")
     for name in import_module(f"eigenbatch.{room}").__all__
 ]
-LEFT_OUT = re.compile(r"\.integrations\.|Error$|Warning$|RECIPES|NAMES")
+LEFT_OUT = re.compile(r"\.integrations\.|Error$|Warning$|RECIPES|NAMES|LOGGED")
 """Errors and tables need no example; docs/integrations.md shows adapters with their frameworks."""
 
 

@@ -44,7 +44,7 @@ def test_an_example_runs_and_its_runs_are_whole(script, tmp_path):
         record = read_run(tmp_path / "run" / folder)
         assert record.finished
         assert record.problems == ()
-        assert record.metrics.records["diagnoses"]
+        assert record.metrics.records["findings"]
         losses = record.series["loss"].value
         assert losses[-5:].mean() < losses[:5].mean()
 

@@ -18,7 +18,7 @@ import torch
 from benchmarks.diagnosis_bench import data
 from benchmarks.diagnosis_bench.cases import MOCO, SIMCLR, TOWERS, Case
 from benchmarks.diagnosis_bench.runs import RUN, Outcome
-from eigenbatch.monitor.thresholds import EARLY_STEPS
+from eigenbatch.monitor.rules import EARLY_STEPS
 
 HARM = 3.0
 """Points of kNN accuracy or R@10 below the healthy run that count as harm."""
@@ -39,7 +39,7 @@ def warnings_of(outcome: Outcome) -> dict[str, int]:
     """Names of findings above "info" from step 100 on, with the first step of each."""
     found: dict[str, int] = {}
     for reading in outcome.readings:
-        for one in reading.diagnoses:
+        for one in reading.findings:
             late = reading.step is not None and reading.step >= EARLY_STEPS
             if one.severity != "info" and (late or one.severity == "critical"):
                 found.setdefault(one.name, reading.step or 0)

@@ -33,10 +33,10 @@ from .core.variance import variance_band as variance_band
 from .core.whitening import whiten as whiten
 from .monitor.check import LossReport as LossReport
 from .monitor.check import check_loss as check_loss
-from .monitor.diagnosis import Diagnosis as Diagnosis
+from .monitor.findings import Finding as Finding
 from .monitor.monitor import SpectralMonitor as SpectralMonitor
+from .monitor.monitor import StopOn as StopOn
 from .monitor.reading import Reading as Reading
-from .monitor.stopping import StopOn as StopOn
 from .runs.comparison import Comparison as Comparison
 from .runs.comparison import compare as compare
 from .runs.recorder import Recorder as Recorder

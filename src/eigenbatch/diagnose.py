@@ -6,19 +6,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from eigenbatch.core.band import BatchBand
 from eigenbatch.core.cloud import Cloud, cloud_of
 from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.declared import known_numbers
 from eigenbatch.core.precision import accumulated
 from eigenbatch.core.prediction import Prediction, at_other_tau
 from eigenbatch.core.spectrum import spectrum
 from eigenbatch.histograms import Similarities, similarities, some_anchors
-from eigenbatch.monitor.diagnose import diagnose, diagnose_cloud
-from eigenbatch.monitor.diagnosis import Diagnosis
+from eigenbatch.monitor.findings import Finding, diagnose, diagnose_cloud
 from eigenbatch.monitor.measure import inputs_of, read_batch
-from eigenbatch.monitor.reading import Reading, cloud_scalars
-from eigenbatch.monitor.rules.pairs import selection_pays
-from eigenbatch.monitor.thresholds import SATURATED_ALIGNMENT, SOLVED_SHARE
+from eigenbatch.monitor.reading import Reading
+from eigenbatch.monitor.rules import SATURATED_ALIGNMENT, SOLVED_SHARE, selection_pays
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Report:
 
     summary: Section
     sections: tuple[Section, ...]
-    diagnoses: tuple[Diagnosis, ...]
+    findings: tuple[Finding, ...]
     numbers: dict[str, float]
     predictions: tuple[Prediction, ...]
     eigenvalues: list[float]
@@ -56,20 +54,20 @@ class Report:
     @property
     def healthy(self) -> bool:
         """Whether nothing is worse than a remark."""
-        return all(one.severity == "info" for one in self.diagnoses)
+        return all(one.severity == "info" for one in self.findings)
 
     def plain(self) -> dict[str, Any]:
         """Numbers for programs: findings, scalars and the gradient after a change."""
         return {
             "healthy": self.healthy,
-            "diagnoses": [
+            "findings": [
                 {
                     "name": one.name,
                     "severity": one.severity,
                     "evidence": one.evidence,
                     "advice": one.advice,
                 }
-                for one in self.diagnoses
+                for one in self.findings
             ],
             "scalars": self.numbers,
             "what_if": [
@@ -96,7 +94,7 @@ def describe_pairs(
     contrast = Contrast.paired(z1, z2) if layout == "paired" else Contrast.cross(z1, z2)
     reading = read_batch(contrast, tau, inputs=inputs_of(z1, z2))
     some = some_anchors(contrast)
-    outlook, count = reading.outlook, reading.softmax.negatives
+    outlook, count = reading.outlook, reading.negatives
     predictions = (
         at_other_tau(some, tau, tau / 2),
         at_other_tau(some, tau, tau * 2),
@@ -109,11 +107,11 @@ def describe_pairs(
         sections=(
             _softmax(reading),
             _gradient(reading),
-            _spectrum(reading.cloud, rows),
+            _spectrum(reading, rows),
             _negatives(reading),
             _what_if(reading, predictions, len(some.anchors)),
         ),
-        diagnoses=diagnose(reading, ignoring=("non-unit input",)),
+        findings=diagnose(reading, ignoring=("non-unit input",)),
         numbers=reading.scalars(),
         predictions=predictions,
         eigenvalues=spectrum(rows).eigenvalues.tolist(),
@@ -128,8 +126,8 @@ def describe_cloud(z: Tensor) -> Report:
     return Report(
         summary=table,
         sections=(table,),
-        diagnoses=diagnose_cloud(cloud),
-        numbers={f"spectral/{name}": value for name, value in cloud_scalars(cloud).items()},
+        findings=diagnose_cloud(cloud),
+        numbers={f"spectral/{name}": value for name, value in known_numbers(cloud).items()},
         predictions=(),
         eigenvalues=spectrum(z).eigenvalues.tolist(),
         similarities=None,
@@ -138,31 +136,30 @@ def describe_cloud(z: Tensor) -> Report:
 
 def _summary(reading: Reading) -> Section:
     """The numbers to look at first."""
-    softmax, gradient, cloud = reading.softmax, reading.gradient, reading.cloud
-    band = gradient.certified
     return Section(
-        f"{reading.anchors} anchors, {softmax.negatives} negatives, tau = {softmax.tau:g}",
+        f"{reading.anchors} anchors, {reading.negatives} negatives, tau = {reading.tau:g}",
         (
-            Line("loss", f"{softmax.loss:.4f}", f"{softmax.chance_loss:.3f} at chance"),
-            Line("miss", f"{softmax.miss:.4f}", "0 = solved, 1 = lost"),
+            Line("loss", f"{reading.loss:.4f}", f"{reading.chance_loss:.3f} at chance"),
+            Line("miss", f"{reading.miss:.4f}", "0 = solved, 1 = lost"),
             Line(
                 "squared gradient",
-                f"{gradient.measured:.4g}",
-                f"certified between {band.lower:.4g} and {band.upper:.4g}",
+                f"{reading.gradient:.4g}",
+                f"certified between {reading.certified_lower:.4g} and "
+                f"{reading.certified_upper:.4g}",
             ),
             Line(
                 "participation ratio",
-                f"{cloud.participation_ratio:.1f}",
-                f"directions in use, at most {cloud.attainable_rank}",
+                f"{reading.participation_ratio:.1f}",
+                f"directions in use, at most {reading.attainable_rank}",
             ),
             Line(
                 "positive beats all",
-                f"{reading.negatives.solved_share:.1%}",
+                f"{reading.solved_share:.1%}",
                 f"of anchors; above {SOLVED_SHARE:.0%} the task is solved",
             ),
             Line(
                 "force of hard batches",
-                f"{reading.negatives.hard_force_ratio:.1f}x",
+                f"{reading.hard_force_ratio:.1f}x",
                 f"{'would' if selection_pays(reading) else 'would hardly'} pay: predicted for "
                 "batches of neighbours, over this batch",
             ),
@@ -171,44 +168,47 @@ def _summary(reading: Reading) -> Section:
 
 
 def _softmax(reading: Reading) -> Section:
-    softmax = reading.softmax
     return Section(
-        f"InfoNCE: {reading.anchors} anchors, {softmax.negatives} negatives, tau = {softmax.tau:g}",
+        f"InfoNCE: {reading.anchors} anchors, {reading.negatives} negatives, tau = {reading.tau:g}",
         (
-            Line("loss", f"{softmax.loss:.4f}", f"{softmax.chance_loss:.3f} at chance"),
-            Line("miss (1 - p of positive)", f"{softmax.miss:.4f}", "0 = solved, 1 = lost"),
+            Line("loss", f"{reading.loss:.4f}", f"{reading.chance_loss:.3f} at chance"),
+            Line("miss (1 - p of positive)", f"{reading.miss:.4f}", "0 = solved, 1 = lost"),
             Line(
                 "alignment rho",
-                f"{softmax.alignment:.4f}",
+                f"{reading.alignment:.4f}",
                 f"above {SATURATED_ALIGNMENT} the gradient fades",
             ),
-            Line("positive similarity", f"{softmax.positive_similarity:.4f}", "mean cosine"),
+            Line("positive similarity", f"{reading.positive_similarity:.4f}", "mean cosine"),
             Line(
                 "effective negatives",
-                f"{softmax.effective_negatives:.1f}",
-                f"of {softmax.negatives}",
+                f"{reading.effective_negatives:.1f}",
+                f"of {reading.negatives}",
             ),
         ),
     )
 
 
 def _gradient(reading: Reading) -> Section:
-    gradient = reading.gradient
     return Section(
         "Squared anchor gradient, batch mean",
         (
-            Line("measured", f"{gradient.measured:.4g}", "= force x geometry"),
-            Line("force", f"{gradient.force:.4g}", "(miss / tau)^2"),
-            Line("geometry", f"{gradient.geometry:.4f}", "||m - z+||^2, at most 4"),
-            _band("certified band", gradient.certified),
-            _band("paper's band", gradient.paper),
+            Line("measured", f"{reading.gradient:.4g}", "= force x geometry"),
+            Line("force", f"{reading.gradient_force:.4g}", "(miss / tau)^2"),
+            Line("geometry", f"{reading.gradient_geometry:.4f}", "||m - z+||^2, at most 4"),
+            _band(
+                "certified band",
+                reading.certified_lower,
+                reading.gradient,
+                reading.certified_upper,
+            ),
+            _band("paper's band", reading.paper_lower, reading.gradient, reading.paper_upper),
         ),
     )
 
 
-def _band(name: str, band: BatchBand) -> Line:
-    looseness = f"{band.upper / band.measured:,.2f}x" if band.measured else "no gradient"
-    return Line(name, f"[{band.lower:.4g}, {band.upper:.4g}]", f"ceiling / measured {looseness}")
+def _band(name: str, lower: float, measured: float, upper: float) -> Line:
+    looseness = f"{upper / measured:,.2f}x" if measured else "no gradient"
+    return Line(name, f"[{lower:.4g}, {upper:.4g}]", f"ceiling / measured {looseness}")
 
 
 def _spectrum(cloud: Cloud, z: Tensor) -> Section:
@@ -242,20 +242,19 @@ def _spectrum(cloud: Cloud, z: Tensor) -> Section:
 
 
 def _negatives(reading: Reading) -> Section:
-    negatives = reading.negatives
     return Section(
         "Negatives",
         (
-            Line("uniformity", f"{negatives.uniformity:.3f}", "-4 spread, 0 collapsed"),
-            Line("harder than positive", f"{negatives.harder_share:.2%}", "of negatives"),
+            Line("uniformity", f"{reading.uniformity:.3f}", "-4 spread, 0 collapsed"),
+            Line("harder than positive", f"{reading.harder_share:.2%}", "of negatives"),
             Line(
                 "positive beats all negatives",
-                f"{negatives.solved_share:.1%}",
+                f"{reading.solved_share:.1%}",
                 f"of anchors; above {SOLVED_SHARE:.0%} the task is solved",
             ),
             Line(
                 "force of hard batches",
-                f"{reading.negatives.hard_force_ratio:.1f}x",
+                f"{reading.hard_force_ratio:.1f}x",
                 f"{'would' if selection_pays(reading) else 'would hardly'} pay: predicted for "
                 "batches of neighbours, over this batch",
             ),
@@ -266,7 +265,7 @@ def _negatives(reading: Reading) -> Section:
 def _what_if(reading: Reading, predictions: tuple[Prediction, ...], anchors: int) -> Section:
     exact = "exact" if anchors == reading.anchors else f"exact for {anchors} anchors"
     return Section(
-        f"What if? The gradient after a change (now {reading.gradient.measured:.4g})",
+        f"What if? The gradient after a change (now {reading.gradient:.4g})",
         tuple(
             Line(
                 one.change,

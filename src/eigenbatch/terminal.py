@@ -59,7 +59,7 @@ def complain(text: str) -> None:
 
 def show_report(report: "Report", console: Console, *, tables: bool = False) -> None:
     """Each finding with its evidence and advice, then the main numbers or all tables of facts."""
-    for one in report.diagnoses:
+    for one in report.findings:
         console.print(Text(f"{one.severity}: {one.name}", STYLES[one.severity]))
         reasons = Table.grid(padding=(0, 2))
         reasons.add_row("", "because", Text(one.evidence))

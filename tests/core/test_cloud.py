@@ -131,7 +131,7 @@ def test_positive_pairs_do_not_bias_the_corrected_gap(seed: int) -> None:
 
 def test_a_reading_leaves_positive_pairs_out() -> None:
     z = rows(12, 5).view(2, 6, 5)
-    cloud = read_batch(Contrast.paired(*z), 0.5).cloud
+    cloud = read_batch(Contrast.paired(*z), 0.5)
     squares = (torch.cat([*z]) @ torch.cat([*z]).T).square()
     unrelated = ~(torch.eye(6, dtype=torch.bool).repeat(2, 2))
     assert cloud.participation_ratio_unbiased == pytest.approx(1 / squares[unrelated].mean().item())

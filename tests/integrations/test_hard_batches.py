@@ -508,10 +508,10 @@ def test_columns_of_hard_negatives_leave_the_first_two_as_they_are(loss, tmp_pat
     for tower, name in enumerate(("anchor", "positive")):
         own = trained.encode(columns[name], convert_to_tensor=True, normalize_embeddings=True)
         assert ((hard.cache.get(range(SIZE), tower).float() * own).sum(1) > 0.999).all()
-    assert [one.softmax.negatives for one in taken] == [2 * BATCH - 1] * (SIZE // BATCH)
+    assert [one.negatives for one in taken] == [2 * BATCH - 1] * (SIZE // BATCH)
     losses = [line["loss"] for line in made.state.log_history if "loss" in line]
     if "Multiple" in type(made.loss).__name__:
-        assert [one.softmax.loss for one in taken] == pytest.approx(losses, rel=1e-3)
+        assert [one.loss for one in taken] == pytest.approx(losses, rel=1e-3)
     assert "neighbours" not in taken[0].selection
 
 

@@ -15,8 +15,7 @@ from eigenbatch import Contrast, EmbeddingCache, Greedy, IndexedDataset, Spectra
 from eigenbatch.errors import ParameterError
 from eigenbatch.integrations.lightning import SpectralCallback
 from eigenbatch.monitor import OnlineProbe
-from eigenbatch.monitor.monitor import SpectralMonitor
-from eigenbatch.monitor.stopping import StopOn
+from eigenbatch.monitor.monitor import SpectralMonitor, StopOn
 from eigenbatch.runs import read_run
 
 pytestmark = [
@@ -74,9 +73,9 @@ def test_every_kth_batch_is_read_and_logged(tmp_path: Path) -> None:
     callback = SpectralCallback(SpectralMonitor(TAU, every=5, strict=True), sinks=[taken.append])
     trainer = fit(SimCLR(), callback, tmp_path)
     assert [reading.step for reading in taken] == [0, 5, 10]
-    expected = taken[-1].gradient.measured
+    expected = taken[-1].gradient
     assert trainer.callback_metrics["spectral/gradient"].item() == pytest.approx(expected, rel=1e-6)
-    assert taken[0].inputs is not None
+    assert taken[0].input_dtype is not None
 
 
 def test_another_layout_and_other_names(tmp_path: Path) -> None:
@@ -88,7 +87,7 @@ def test_another_layout_and_other_names(tmp_path: Path) -> None:
         sinks=[taken.append],
     )
     fit(SimCLR(keys=("image", "text")), callback, tmp_path)
-    assert taken[0].softmax.negatives == PAIRS - 1
+    assert taken[0].negatives == PAIRS - 1
 
 
 def test_a_step_that_returns_no_embeddings_says_what_to_return(tmp_path: Path) -> None:
@@ -206,7 +205,7 @@ def test_a_stopped_run_says_why_in_its_record(tmp_path: Path) -> None:
     fit(SimCLR(collapsed=True), callback, tmp_path)
     lines = lines_of(tmp_path / "run")
     assert "collapsing (sigma-hat" in lines[-1]["stopped"]
-    assert {one["name"] for line in lines for one in line.get("diagnoses", [])} >= {"collapsing"}
+    assert {one["name"] for line in lines for one in line.get("findings", [])} >= {"collapsing"}
 
 
 def test_the_recorded_loss_is_not_divided_for_accumulation(tmp_path: Path) -> None:
@@ -225,7 +224,7 @@ def test_a_monitor_that_reads_all_processes_takes_the_named_layouts(tmp_path, la
     taken = []
     monitor = SpectralMonitor(TAU, every=5, strict=True, sync=True)
     fit(SimCLR(), SpectralCallback(monitor, layout=layout, sinks=[taken.append]), tmp_path)
-    assert (taken[0].towers is not None) == (layout == Contrast.cross)
+    assert (taken[0].first_tower is not None) == (layout == Contrast.cross)
     with pytest.raises(ParameterError, match="sync=True gathers two views or two towers"):
         SpectralCallback(monitor, layout=lambda a, b: Contrast.cross(b, a))
 
@@ -247,7 +246,7 @@ def test_a_finished_run_is_recorded_whole(tmp_path: Path) -> None:
     fit(SimCLR(), SpectralCallback(monitor, record=tmp_path / "run"), tmp_path)
     lines = lines_of(tmp_path / "run")
     assert {line["step"] for line in lines} == {1, 6, 11}
-    assert len(read_run(tmp_path / "run").metrics.records["diagnoses"]) == 3
+    assert len(read_run(tmp_path / "run").metrics.records["findings"]) == 3
     assert lines[-1]["finished"] == 1
 
 
@@ -382,7 +381,7 @@ def test_a_step_with_nan_is_a_finding_also_with_a_cache(tmp_path: Path) -> None:
         default_root_dir=tmp_path, use_distributed_sampler=False,
     )  # fmt: skip
     trainer.fit(Broken(), DataLoader(IndexedDataset(TensorDataset(rows)), batch_sampler=sampler))
-    named = [[one.name for one in reading.diagnoses] for reading in readings]
+    named = [[one.name for one in reading.findings] for reading in readings]
     assert [names == ["not finite"] for names in named] == [step == 5 for step in range(STEPS)]
     assert (~cache.filled).sum() == PAIRS
 

@@ -29,7 +29,7 @@ def test_monitor_and_sinks_work_without_any_of_them() -> None:
     done = python(
         "import torch, eigenbatch.integrations.sinks\n"
         "from eigenbatch.monitor.monitor import SpectralMonitor\n"
-        "print(SpectralMonitor(0.1)(torch.eye(8), torch.eye(8)).diagnoses[0].name)"
+        "print(SpectralMonitor(0.1)(torch.eye(8), torch.eye(8)).findings[0].name)"
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "identical views"

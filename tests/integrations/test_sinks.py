@@ -36,7 +36,7 @@ def test_json_lines_hold_every_scalar_of_every_reading(tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == [0, 1, 2]
     for line, reading in zip(lines, taken, strict=True):
         assert {name: line[name] for name in reading.scalars()} == reading.scalars()
-        assert line["diagnoses"] == [asdict(one) for one in reading.diagnoses]
+        assert line["findings"] == [asdict(one) for one in reading.findings]
 
 
 def test_json_lines_are_appended_to_an_earlier_run(tmp_path: Path, caplog) -> None:
@@ -66,10 +66,10 @@ def test_tensorboard_receives_scalars_and_the_diagnosis(tmp_path: Path) -> None:
     written = events.Scalars("spectral/gradient")
     assert [event.step for event in written] == [0, 1, 2]
     for event, reading in zip(written, taken, strict=True):
-        assert event.value == pytest.approx(reading.gradient.measured, rel=1e-6)
-    texts = events.Tensors("spectral/diagnoses/text_summary")
+        assert event.value == pytest.approx(reading.gradient, rel=1e-6)
+    texts = events.Tensors("spectral/findings/text_summary")
     assert len(texts) == 1, "the diagnosis did not change, so it is written once"
-    assert taken[0].diagnoses[0].name in str(texts[0].tensor_proto)
+    assert taken[0].findings[0].name in str(texts[0].tensor_proto)
 
 
 @pytest.mark.slow
@@ -86,10 +86,10 @@ def test_weights_and_biases_receives_scalars_offline(tmp_path: Path) -> None:
         summary = {
             name: run.summary[name] for name in ("spectral/gradient", "spectral/step", "train/loss")
         }
-        names = run.summary["spectral/diagnoses"]
-    assert summary["spectral/gradient"] == pytest.approx(taken[-1].gradient.measured)
+        names = run.summary["spectral/findings"]
+    assert summary["spectral/gradient"] == pytest.approx(taken[-1].gradient)
     assert (summary["spectral/step"], summary["train/loss"]) == (2, 1.0)
-    assert names == taken[-1].diagnoses[0].name
+    assert names == taken[-1].findings[0].name
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb")), "the run was written to disk"
 
 
@@ -117,4 +117,4 @@ def test_json_lines_of_an_unreadable_batch_are_valid(tmp_path: Path) -> None:
     JsonLines(path)(SpectralMonitor(0.2, quiet=True)(z, z))
     line = json.loads(path.read_text())
     assert (line["step"], line["spectral/readable"], line["eigenvalues"]) == (0, 0.0, [])
-    assert [one["name"] for one in line["diagnoses"]] == ["not finite"]
+    assert [one["name"] for one in line["findings"]] == ["not finite"]

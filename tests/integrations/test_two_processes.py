@@ -62,7 +62,7 @@ def watched(rank, directory):
     return {
         "heard": heard.texts,
         "step": reading.step,
-        "loss": reading.softmax.loss,
+        "loss": reading.loss,
         "anchors": reading.anchors,
         "cached": cache.get(ids),
     }
@@ -208,7 +208,7 @@ def test_every_process_reads_the_whole_batch_and_stops_at_the_same_step(both):
     alone = SpectralMonitor(0.2, every=1, quiet=True)(*views())
     for results in both:
         assert results["watch"]["anchors"] == 2 * PAIRS
-        assert results["watch"]["loss"] == pytest.approx(alone.softmax.loss)
+        assert results["watch"]["loss"] == pytest.approx(alone.loss)
     assert both[0]["watch"]["step"] == both[1]["watch"]["step"] == 4
 
 

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from eigenbatch.monitor import thresholds as limit
+from eigenbatch.monitor import rules as limit
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.reading import Reading
 
@@ -89,39 +89,39 @@ def view(images: Tensor, noise: float, generator: torch.Generator) -> Tensor:
 
 def warnings(readings: list[Reading]) -> set[str]:
     """Names of all diagnoses beyond "info" in a run."""
-    return {one.name for each in readings for one in each.diagnoses if one.severity != "info"}
+    return {one.name for each in readings for one in each.findings if one.severity != "info"}
 
 
 SIGNS: dict[str, tuple[str, float, Callable[[Reading], float | None]]] = {
     "temperature too low": (
         "effective negatives (tau = 0.005)",
         limit.FEW_EFFECTIVE,
-        lambda reading: reading.softmax.effective_negatives,
+        lambda reading: reading.effective_negatives,
     ),
     "temperature too high": (
         "effective / all negatives (tau = 5)",
         limit.UNIFORM_SHARE,
-        lambda reading: reading.softmax.effective_negatives / reading.softmax.negatives,
+        lambda reading: reading.effective_negatives / reading.negatives,
     ),
     "identical views": (
         "1 - similarity (no augmentation)",
         1 - limit.COPY_SIMILARITY,
-        lambda reading: max(1e-8, 1 - reading.softmax.positive_similarity),
+        lambda reading: max(1e-8, 1 - reading.positive_similarity),
     ),
     "collapsing": (
         "sigma-hat (learning rate x 30,000)",
         limit.COLLAPSED_SIGMA,
-        lambda reading: reading.cloud.sigma_hat,
+        lambda reading: reading.sigma_hat,
     ),
     "false negatives": (
         "look-alikes apart (data x 5)",
         limit.LOOK_ALIKE_ISOLATION,
-        lambda reading: reading.negatives.near_duplicate_isolation,
+        lambda reading: reading.near_duplicate_isolation,
     ),
     "non-unit input": (
         "longest row (not normalised)",
         1 + limit.UNIT_TOLERANCE,
-        lambda reading: reading.inputs and reading.inputs.longest,
+        lambda reading: reading.longest_row,
     ),
 }
 """The number that gives each broken run away, and its threshold."""

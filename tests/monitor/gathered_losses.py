@@ -179,6 +179,11 @@ def triplets(anchors, positives, negatives):
     return cross_entropy(normalize(anchors, dim=1) @ keys.T / TAU, labels)
 
 
+def own_rows_twice(a, b):
+    a, b = normalize(a, dim=1), normalize(b, dim=1)
+    return cross_entropy(a @ torch.cat([b, summed(b)]).T / TAU, torch.arange(len(a)))
+
+
 WRONG = {
     "gather without gradient": (
         lambda a, b: lightly(a, b, plain), "rows are gathered without gradient",
@@ -193,6 +198,17 @@ WRONG = {
     ),
     "not summed": (lambda a, b: lightly(a, b, unsummed), "backward of the gather is not summed"),
     "averaged": (lambda a, b: lightly(a, b, averaged), "backward of the gather is averaged"),
+    "own rows twice": (own_rows_twice, "own rows twice"),
+    "last rank": (
+        lambda a, b: open_clip(a, b, local=True, shift=lambda z: 2 * len(z)),
+        "the last rank's keys",
+    ),
+    "value divided by world": (
+        lambda a, b: lightly(a, b) / dist.get_world_size(), "divided by world",
+    ),
+    "value times world": (
+        lambda a, b: simclr(a, b) * dist.get_world_size(), "gradient multiplied by world",
+    ),
     "divided by world": (
         lambda a, b: _scaled_gradient(lightly, a, b, 1 / 3), "gradient divided by world",
     ),

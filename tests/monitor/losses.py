@@ -537,6 +537,75 @@ def mean_of_negatives(z1, z2):
     return -(positive / (positive + average)).log().mean()
 
 
+def misaligned(z1, z2):
+    return _both(_cross(z1, z2.roll(1, 0)))
+
+
+def half_masked(z1, z2):
+    z, n = normalize(torch.cat([z1, z2]), dim=1), len(z1)
+    mask = torch.zeros(2 * n, 2 * n, dtype=torch.bool)
+    mask[:n, :n] = torch.eye(n, dtype=torch.bool)
+    return cross_entropy((z @ z.T / TAU).masked_fill(mask, -1e9), torch.arange(2 * n).roll(n))
+
+
+def stacked_labels_of_interleaved_views(features):
+    z = normalize(features.reshape(2 * len(features), -1), dim=1)
+    logits = (z @ z.T / TAU).fill_diagonal_(-torch.inf)
+    return cross_entropy(logits, torch.arange(len(z)).roll(len(z) // 2))
+
+
+def last_key_missing(z1, z2):
+    logits = _cross(z1, z2)
+    return -(logits.diagonal() - logits[:, :-1].logsumexp(1)).mean()
+
+
+def siglip_with_labels(zero, one):
+    def loss(z1, z2):
+        logits = _cross(z1, z2) - 10
+        labels = zero + (one - zero) * torch.eye(len(logits)).to(logits)
+        return -logsigmoid(labels * logits).sum() / len(logits)
+
+    return loss
+
+
+def negatives_detached(z1, z2):
+    a, b = normalize(z1, dim=1), normalize(z2, dim=1)
+    others = (a @ b.detach().T)[~torch.eye(len(a), dtype=torch.bool)].view(len(a), -1)
+    logits = torch.cat([(a * b).sum(1, keepdim=True), others], 1) / TAU
+    return cross_entropy(logits, torch.zeros(len(a), dtype=torch.long))
+
+
+def length_detached(z1, z2):
+    z1, z2 = (z / z.norm(dim=1, keepdim=True).detach() for z in (z1, z2))
+    return _both(z1 @ z2.T / TAU)
+
+
+def softmax_in_one_direction(z1, z2):
+    logits = _cross(z1, z2)
+    return _both_of(logits, logits.softmax(0).T)
+
+
+def queue_asked_by_keys(q, k, queue):
+    q, k = normalize(q, dim=1), normalize(k, dim=1)
+    logits = torch.cat([(q * k).sum(1, keepdim=True), k @ queue.T], 1) / TAU
+    return cross_entropy(logits, torch.zeros(len(q), dtype=torch.long))
+
+
+def queue_label_of_rows(q, k, queue):
+    q, k = normalize(q, dim=1), normalize(k, dim=1)
+    logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], 1) / TAU
+    return cross_entropy(logits, torch.arange(len(q)))
+
+
+def shifted_in_the_stack(z1, z2):
+    n = len(z1)
+    return _terms(z1, z2, labels=(torch.arange(2 * n) + n + 1) % (2 * n)).mean()
+
+
+def positives_as_negatives(z1, z2):
+    return -(1 - _cross(z1, z2).softmax(1).diagonal()).log().mean()
+
+
 WRONG = {
     "batch norm": (normalised_over_the_batch, "normalised over the batch"),
     "batch norm of both": (normalised_over_both_views, "normalised over the batch"),
@@ -598,6 +667,26 @@ WRONG = {
     "one fraction": (one_fraction, "one fraction"),
     "whole matrix": (whole_matrix, "one softmax over the whole matrix"),
     "averaged negatives": (mean_of_negatives, "negatives averaged"),
+    "misaligned": (misaligned, "misaligned by one sample"),
+    "half masked": (half_masked, "(anchors of z2 only)"),
+    "stacked labels": (stacked_labels_of_interleaved_views, "views are interleaved"),
+    "last key": (last_key_missing, "the last key is missing"),
+    "siglip, label 0": (siglip_with_labels(0, 1), "labels 0 in place of -1"),
+    "siglip, reversed": (siglip_with_labels(1, -1), "labels reversed"),
+    "negatives detached": (negatives_detached, "negatives are detached"),
+    "length detached": (length_detached, "length of the rows is detached"),
+    "softmax in one direction": (softmax_in_one_direction, "softmax twice"),
+    "queue and keys": (queue_asked_by_keys, "compared with the keys"),
+    "queue labels": (queue_label_of_rows, "label i in place of 0"),
+    "shifted in the stack": (shifted_in_the_stack, "shifted by one in the stack"),
+    "1 - p": (positives_as_negatives, "taken for a negative"),
+    "no label": (lambda a, b: -_cross(a, b).log_softmax(1).mean(), "no label"),
+    "negative margin": (
+        lambda a, b: cross_entropy(
+            _cross(a, b) + 3 * torch.eye(len(a)), torch.arange(len(a))
+        ),
+        "margin of -0.3",
+    ),
     "mask and sum": (lambda a, b: _terms(a, b, mask=0.0).sum(), "self-mask of 0"),
     "multiplied and no mask": (
         lambda a, b: _terms(a, b, mask=TAU, scale=TAU).mean(),

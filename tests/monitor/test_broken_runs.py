@@ -11,7 +11,7 @@ SEEDS = range(3)
 def test_the_healthy_run_gets_no_warning_at_any_step(seed: int) -> None:
     readings = run(HEALTHY, seed=seed)
     assert warnings(readings) == set()
-    assert [one.name for one in readings[-1].diagnoses] == ["healthy"]
+    assert [one.name for one in readings[-1].findings] == ["healthy"]
 
 
 @pytest.mark.slow

@@ -153,8 +153,8 @@ def test_a_report_reads_well():
     text = str(check_loss(losses.no_self_mask, TAU))
     assert text.splitlines() == [
         "wrong: NT-Xent at tau = 0.1",
-        "  mistake: no self-mask: every anchor is its own negative, fill the diagonal of the logits "
-        "with -inf",
+        "  mistake: no self-mask: every anchor is its own negative, fill the diagonal of the logits"
+        " with -inf",
     ]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eigenbatch.monitor.diagnose import NAMES
+from eigenbatch.monitor.findings import NAMES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "diagnosis.md").read_text()

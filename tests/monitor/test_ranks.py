@@ -8,7 +8,7 @@ import torch.multiprocessing as mp
 from batches import DIMENSION, TAU, healthy_views
 from eigenbatch.core.moments import moments
 from eigenbatch.monitor.monitor import SpectralMonitor
-from eigenbatch.monitor.ranks import ProcessGroup, total_moments
+from eigenbatch.monitor.processes import ProcessGroup, total_moments
 
 PAIRS = 48
 METHODS = ("certified", "theorem", "proxy")
@@ -27,7 +27,7 @@ def read(views, **settings):
     reading = SpectralMonitor(TAU, strict=True, **settings)(*views)
     return reading.scalars() | {
         "predicted": reading.outlook.at_tau(0.4).ceiling,
-        "names": [one.name for one in reading.diagnoses],
+        "names": [one.name for one in reading.findings],
     }
 
 
@@ -39,8 +39,8 @@ def cross_readings(shown, ids, *, loss=None, **settings):
     return reading.scalars() | {
         "moved": sum(reading.course.movement.values()),
         "repetition": reading.course.repetition,
-        "claimed": reading.claim.loss,
-        "names": [one.name for one in reading.diagnoses],
+        "claimed": reading.your_loss,
+        "names": [one.name for one in reading.findings],
     }
 
 
@@ -56,9 +56,9 @@ def failures(rank):
         except ValueError as error:
             heard.append(str(error))
     reading = SpectralMonitor(TAU, sync=True)(*broken)
-    heard.append([one.name for one in reading.diagnoses] == ["not finite"])
+    heard.append([one.name for one in reading.findings] == ["not finite"])
     reading = SpectralMonitor(TAU, sync=True)(*broken, layout="cross")
-    heard.append([one.name for one in reading.diagnoses] == ["not finite"])
+    heard.append([one.name for one in reading.findings] == ["not finite"])
     for tau, source in (
         (TAU, lambda: fails(rank, shard(rank))),
         (lambda: fails(rank, TAU), lambda: shard(rank)),

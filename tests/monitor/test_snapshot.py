@@ -64,7 +64,7 @@ def monitored():
 
 
 def told(reading):
-    findings = [[f.name, f.severity, f.evidence, f.advice] for f in reading.diagnoses]
+    findings = [[f.name, f.severity, f.evidence, f.advice] for f in reading.findings]
     return {"scalars": reading.scalars(), "findings": findings, "selection": reading.selection}
 
 

@@ -3,8 +3,7 @@ import torch
 
 from batches import TAU, healthy_views
 from eigenbatch.errors import ParameterError
-from eigenbatch.monitor.monitor import SpectralMonitor
-from eigenbatch.monitor.stopping import StopOn
+from eigenbatch.monitor.monitor import SpectralMonitor, StopOn
 
 COLLAPSED = (torch.ones(32, 8), torch.ones(32, 8))
 

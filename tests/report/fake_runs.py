@@ -81,7 +81,7 @@ def reading(generator, done, gain):
     }  # fmt: skip
     return {f"spectral/{name}": value for name, value in numbers.items()} | {
         "eigenvalues": eigenvalues[:32].tolist(),
-        "diagnoses": diagnoses(done, sagging),
+        "findings": diagnoses(done, sagging),
     }
 
 

@@ -77,7 +77,7 @@ def test_a_group_outside_all_comparisons_is_named_with_its_warning(tmp_path):
     broken = tmp_path / "broken"
     write_manifest(broken, {"batches": {"selector": "random"}, "tau": 5, "seed": 0})
     warning = finding("temperature too high", "warning", "tau = 5")
-    lines = [{"step": step, "mrr": 0.2, "diagnoses": [warning]} for step in (50, 100)]
+    lines = [{"step": step, "mrr": 0.2, "findings": [warning]} for step in (50, 100)]
     write_metrics(broken, [*lines, lines[-1] | {"finished": 1}])
     assert sentences(tmp_path)[1] == (
         "random · tau=5: mean reciprocal rank 20.0 %; warning from step 50: temperature too high."

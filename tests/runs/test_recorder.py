@@ -40,7 +40,7 @@ def test_three_lines_in_any_loop_make_a_finished_run(tmp_path):
     assert record.series["mine"].step.tolist() == [1, 2, 3]
     assert record.accuracy.value.tolist() == [0.5] * 3
     assert len(record.metrics.records["eigenvalues"]) == 3
-    _, diagnoses = record.metrics.records["diagnoses"][0]
+    _, diagnoses = record.metrics.records["findings"][0]
     assert {"name", "severity", "evidence", "advice"} == set(diagnoses[0])
 
 
@@ -166,7 +166,7 @@ def test_percent_is_said_once(tmp_path, caplog):
     ]
 
 
-@pytest.mark.parametrize("name", ["step", "seconds", "cpu_seconds", "finished", "diagnoses"])
+@pytest.mark.parametrize("name", ["step", "seconds", "cpu_seconds", "finished", "findings"])
 def test_the_place_of_a_line_is_not_overwritten(tmp_path, name):
     with Recorder(tmp_path / "run") as run, pytest.raises(ParameterError, match=name):
         run.log(8, {name: 99})
@@ -337,7 +337,7 @@ def test_deeply_nested_and_wrongly_typed_files_are_read_without_an_error(tmp_pat
         nested = {"deeper": nested}
     manifest = {"config": nested | {"list": [[1], {}]}, "commit": [1]}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    lines = [{"step": [], "loss": 1}, {"step": 1, "loss": {"a": 1}, "diagnoses": 4, "knn": "x"}, 7]
+    lines = [{"step": [], "loss": 1}, {"step": 1, "loss": {"a": 1}, "findings": 4, "knn": "x"}, 7]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     record = read_run(tmp_path)
     assert "nested too deeply" in record.settings.values()

@@ -390,7 +390,7 @@ def test_readings_events_and_the_untrained_encoder_are_on_record(tmp_path):
     assert [line["step"] for line in readings] == [1, 3, 5, 7, 9]
     for line in readings:
         assert line["eigenvalues"] == sorted(line["eigenvalues"], reverse=True)
-        assert all({"name", "severity", "evidence", "advice"} == set(d) for d in line["diagnoses"])
+        assert all({"name", "severity", "evidence", "advice"} == set(d) for d in line["findings"])
     events = EventAccumulator(str(tmp_path)).Reload()
     written = {scalar.step: scalar.value for scalar in events.Scalars("loss")}
     assert written == pytest.approx({li["step"]: li["loss"] for li in found if "loss" in li})

@@ -62,7 +62,7 @@ def _mistake(letters: "Letters", folder: Path, terminal: Terminal) -> "RunRecord
     terminal.say("1. Training with a mistake: one picture is used as both views.")
     warn = _warner(terminal)
     if done := read_if_finished(folder):
-        for one in worth_saying(done.metrics.records["diagnoses"]):
+        for one in worth_saying(done.metrics.records["findings"]):
             warn(
                 f"step {one.first:.0f}, {one.severity}: {one.name}. {one.evidence}. "
                 f"What to do: {one.advice}"
@@ -130,7 +130,7 @@ def _remark(folder: Path) -> str:
     from eigenbatch.runs import read_run
     from eigenbatch.runs.findings import episodes
 
-    found = episodes(read_run(folder).metrics.records["diagnoses"])
+    found = episodes(read_run(folder).metrics.records["findings"])
     easy = [one for one in found if one.name == "easy batches"]
     if not easy:
         return ""
@@ -158,7 +158,7 @@ def _numbers(wrong: "RunRecord", result: "Comparison") -> dict[str, Any]:
         "mistake": wrong.final("mrr"),
         "findings": [
             {"name": one.name, "step": one.first, "evidence": one.evidence, "advice": one.advice}
-            for one in worth_saying(wrong.metrics.records["diagnoses"])
+            for one in worth_saying(wrong.metrics.records["findings"])
         ],
         "random": fmean(one.final_accuracy for one in random.summaries),
         "neighbours": fmean(one.final_accuracy for one in hard.summaries),

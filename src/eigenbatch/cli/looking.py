@@ -183,7 +183,7 @@ def _page(report: "Report", embeddings: Path, pairs: Path | None) -> bytes:
     content = asdict(report)
     return render_diagnosis(
         " and ".join(path.name for path in (embeddings, pairs) if path is not None),
-        content["diagnoses"],
+        content["findings"],
         content["sections"],
         report.numbers,
         report.eigenvalues,

@@ -78,7 +78,7 @@ def train(
     last |= {"step": record.metrics.end[0], "seconds": record.metrics.end[2]}
     for name, value in last.items():
         terminal.say(f"{name:>16}  {value:.4g}")
-    findings = worth_saying(record.metrics.records["diagnoses"])
+    findings = worth_saying(record.metrics.records["findings"])
     show_findings(findings, terminal.console())
     if record.accuracy is None:
         terminal.say("no labels: there is no accuracy, only RankMe")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from eigenbatch.checks import check_type, real
+from eigenbatch.core.declared import derived, documented, note, number
 from eigenbatch.core.moments import Moments, accumulated_rows, moments
 from eigenbatch.core.spectrum import (
     Spectrum,
@@ -23,25 +24,13 @@ from eigenbatch.core.spectrum import (
 from eigenbatch.errors import ShapeError
 
 LEADING = 32  # eigenvalues kept to be looked at
+NAN = math.nan
 
 
+@documented
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
     """Ranks, gaps and the mean direction of unit rows.
-
-    Args:
-        count: rows n.
-        dimension: d.
-        sigma_hat: top eigenvalue of the second moment, between 1/d and 1.
-        mean_sqnorm: ||zbar||^2, what all rows have in common.
-        participation_ratio: the paper's R_eff.
-        participation_ratio_unbiased: the same without the bias of a small sample.
-        entropy_rank: exponential of the entropy of the eigenvalues (RankMe).
-        stable_rank: 1 / sigma_hat.
-        centred_entropy_rank: entropy rank of the centred rows; 0 if all rows are equal.
-        isotropy_gap: distance of the second moment from I/d, in percent.
-        isotropy_gap_unbiased: the same without the bias of a small sample.
-        leading: the largest eigenvalues, at most 32, descending.
 
     Examples:
         >>> import torch
@@ -51,30 +40,42 @@ class Cloud:
         (4, 4, 4, 0.25)
     """
 
-    count: int
-    dimension: int
-    sigma_hat: float
-    mean_sqnorm: float
-    participation_ratio: float
-    participation_ratio_unbiased: float
-    entropy_rank: float
-    stable_rank: float
-    centred_entropy_rank: float
-    isotropy_gap: float
-    isotropy_gap_unbiased: float
-    leading: tuple[float, ...]
+    count: int = note("rows n behind the spectrum", default=0)
+    dimension: int = note("d", default=0)
+    sigma_hat: float = number(
+        "top eigenvalue of the second moment, between 1/d and 1", logged=True, default=NAN
+    )
+    mean_sqnorm: float = note("||zbar||^2, what all rows have in common", default=NAN)
+    participation_ratio: float = number(
+        "the paper's R_eff", title="R_eff", logged=True, default=NAN
+    )
+    participation_ratio_unbiased: float = number(
+        "R_eff without the bias of a small sample", default=NAN
+    )
+    entropy_rank: float = number(
+        "exponential of the entropy of the eigenvalues (RankMe)", default=NAN
+    )
+    stable_rank: float = number("1 / sigma_hat", default=NAN)
+    centred_entropy_rank: float = number(
+        "entropy rank of the centred rows; 0 if all rows are equal", logged=True, default=NAN
+    )
+    isotropy_gap: float = number("distance of the second moment from I/d, in percent", default=NAN)
+    isotropy_gap_unbiased: float = number(
+        "isotropy gap without the bias of a small sample", default=NAN
+    )
+    leading: tuple[float, ...] = note("the largest eigenvalues, at most 32, descending", default=())
 
-    @property
+    @derived
     def attainable_rank(self) -> int:
         """min(n, d): the largest value any uncentred rank can take."""
         return min(self.count, self.dimension)
 
-    @property
+    @derived
     def attainable_centred_rank(self) -> int:
         """min(n - 1, d): one direction goes with the mean."""
         return min(self.count - 1, self.dimension)
 
-    @property
+    @derived
     def mean_share(self) -> float:
         """||zbar||^2 / sigma-hat in [0, 1]: how much of the top eigenvalue is just the mean."""
         return self.mean_sqnorm / self.sigma_hat

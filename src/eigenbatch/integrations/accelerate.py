@@ -8,15 +8,13 @@ from torch import Tensor
 
 from eigenbatch.batches.cache import EmbeddingCache
 from eigenbatch.batches.sampler import SpectralBatchSampler
-from eigenbatch.checks import check_type
+from eigenbatch.checks import check_flags, check_type
 from eigenbatch.errors import ParameterError
 from eigenbatch.integrations.carried import Carried, RunRecord, StopTogether
 from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.missing import missing
-from eigenbatch.monitor.batch import Layout
-from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.monitor import Layout, SpectralMonitor, StopOn
 from eigenbatch.monitor.reading import Reading
-from eigenbatch.monitor.stopping import StopOn
 
 try:
     from accelerate import Accelerator  # type: ignore[import-untyped]
@@ -40,6 +38,7 @@ class SpectralWatch:
         cache: refreshed with every batch that is given with `ids`, from all processes.
         sampler: saved with the run. After `accelerator.load_state` set `loader.iteration =
             watch.epoch`, and skip no batches: the sampler goes on with those that are left.
+        log_all: send every scalar to the trackers, not the dozen to look at.
 
     Examples:
         >>> import torch
@@ -63,7 +62,9 @@ class SpectralWatch:
         record: str | Path | None = None,
         cache: EmbeddingCache | None = None,
         sampler: SpectralBatchSampler | None = None,
+        log_all: bool = False,
     ) -> None:
+        check_flags(log_all=log_all)
         check_type(accelerator, Accelerator, "accelerator")
         check_callback(monitor, sinks, stop_on)
         if sampler is not None and accelerator.num_processes > 1 and not accelerator.split_batches:
@@ -72,7 +73,7 @@ class SpectralWatch:
                 "sampler's place in an epoch is not known: pass Accelerator(dataloader_config="
                 "DataLoaderConfiguration(split_batches=True))"
             )
-        self.monitor, self.should_stop = monitor, False
+        self.monitor, self.should_stop, self._log_all = monitor, False, log_all
         self._accelerator, self._sinks, self._stop = accelerator, sinks, StopTogether(stop_on)
         self._carried = Carried(monitor, cache, sampler)
         self._record = RunRecord(record if accelerator.is_main_process else None)
@@ -120,7 +121,7 @@ class SpectralWatch:
             self.should_stop = True
         if reading is None:
             return None
-        self._accelerator.log(reading.scalars(), step=self._step)
+        self._accelerator.log(reading.scalars(all=self._log_all), step=self._step)
         self._record.reading(self._step, reading, **({} if loss is None else {"loss": loss}))
         for sink in self._sinks:
             sink(reading)

@@ -13,11 +13,9 @@ from eigenbatch.batches.sampler import SpectralBatchSampler
 from eigenbatch.checks import check_callable, check_type
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ParameterError, RunError
-from eigenbatch.monitor.batch import Layout
-from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.monitor import Layout, SpectralMonitor, StopOn
 from eigenbatch.monitor.online_probe import OnlineProbe
 from eigenbatch.monitor.reading import Reading
-from eigenbatch.monitor.stopping import StopOn
 from eigenbatch.processes import in_any_process, of_all_processes, rank_and_world
 from eigenbatch.runs.directory import RunDirectory
 from eigenbatch.runs.record import is_whole
@@ -109,12 +107,15 @@ def check_layout(monitor: SpectralMonitor, layout: Arrange) -> None:
 
 
 def shown(
-    monitor: SpectralMonitor, layout: Arrange, views: Callable[[], tuple[Tensor, Tensor]]
+    monitor: SpectralMonitor,
+    layout: Arrange,
+    views: Callable[[], tuple[Tensor, Tensor]],
+    **more: Any,
 ) -> Reading | None:
     """What the monitor reads of two views."""
     if (name := LAYOUTS.get(layout)) is not None:
-        return monitor(views=views, layout=name)
-    return monitor(contrast=lambda: layout(*views()))
+        return monitor(views=views, layout=name, **more)
+    return monitor(contrast=lambda: layout(*views()), **more)
 
 
 class Carried:

@@ -9,16 +9,15 @@ from torch import Tensor
 
 from eigenbatch.batches.cache import EmbeddingCache
 from eigenbatch.batches.sampler import SpectralBatchSampler
-from eigenbatch.checks import check_callable, check_type
+from eigenbatch.checks import check_callable, check_flags, check_type
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ParameterError
 from eigenbatch.integrations.carried import Carried, RunRecord, StopTogether, check_layout, shown
 from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.missing import missing
-from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.monitor import SpectralMonitor, StopOn
 from eigenbatch.monitor.online_probe import OnlineProbe
 from eigenbatch.monitor.reading import Reading
-from eigenbatch.monitor.stopping import StopOn
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -79,6 +78,9 @@ class SpectralCallback(Callback):
         probe: judges the first view of every batch by its labels; logged with readings and written
             to the record as "online_knn" and "online_linear".
         labels: from what `training_step` returned to the labels; needed with `probe`.
+        log_all: send every scalar to the loggers, not the dozen to look at.
+        compare_loss: hold the loss that `training_step` returned against InfoNCE; False where it
+            has further terms.
     """
 
     def __init__(
@@ -96,6 +98,8 @@ class SpectralCallback(Callback):
         ids: Callable[[Any], Tensor] = returned_ids,
         probe: OnlineProbe | None = None,
         labels: Callable[[Any], Tensor] = returned_labels,
+        log_all: bool = False,
+        compare_loss: bool = True,
     ) -> None:
         check_callback(monitor, sinks, stop_on)
         check_callable(embeddings, "embeddings", "a function of what training_step returned")
@@ -104,7 +108,9 @@ class SpectralCallback(Callback):
         layout = Contrast.paired if layout is None else layout
         check_layout(monitor, layout)
         check_type(name, str, "name")
-        self.monitor, self._name = monitor, name
+        check_flags(log_all=log_all, compare_loss=compare_loss)
+        self._compares = compare_loss
+        self.monitor, self._name, self._log_all = monitor, name, log_all
         self._embeddings, self._layout, self._ids = embeddings, layout, ids
         self._sinks, self._stop, self._labels = sinks, StopTogether(stop_on), labels
         self._carried = Carried(monitor, cache, sampler, probe)
@@ -161,27 +167,40 @@ class SpectralCallback(Callback):
             self._carried.refresh(self._ids(outputs), *self._embeddings(outputs))
         if self._carried.probe is not None:
             self._carried.judge(self._embeddings(outputs)[0], self._labels(outputs))
-        due = self.monitor.due
-        reading = shown(self.monitor, self._layout, lambda: self._embeddings(outputs))
+        micro = trainer.accumulate_grad_batches  # batches of an update
+        step = trainer.fit_loop.total_batch_idx // micro if micro > 1 else None
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if pl_module.automatic_optimization and loss is not None:
+            loss = loss * micro  # Lightning has divided it
+        due = self.monitor.reads(step)
+        alone = trainer.world_size == 1 or self.monitor.sync  # others may have a gathered loss
+        reading = shown(
+            self.monitor,
+            self._layout,
+            lambda: self._embeddings(outputs),
+            step=step,
+            loss=loss if alone and self._compares else None,
+        )
         if reading is not None:
-            self._tell(trainer, pl_module, reading, outputs)
+            self._tell(trainer, pl_module, reading, loss)
         if due and self._stop(reading):
             pl_module.print(f"stopping: {self._stop.reason}")
             trainer.should_stop = True
 
     def _tell(
-        self, trainer: Trainer, pl_module: LightningModule, reading: Reading, outputs: Any
+        self, trainer: Trainer, pl_module: LightningModule, reading: Reading, loss: Tensor | None
     ) -> None:
-        scalars = reading.scalars().items()
-        numbers = {key.replace("spectral", self._name, 1): one for key, one in scalars}
         judged = self._carried.judged
-        numbers |= judged
-        pl_module.log_dict(numbers, logger=False)  # for callbacks; repeated until the epoch ends
+
+        def named(numbers: dict[str, float]) -> dict[str, float]:
+            found = {key.replace("spectral", self._name, 1): one for key, one in numbers.items()}
+            return found | judged
+
+        # For callbacks; repeated until the epoch ends.
+        pl_module.log_dict(named(reading.scalars()), logger=False)
         for logger in trainer.loggers:
-            logger.log_metrics(numbers, step=trainer.global_step)
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if pl_module.automatic_optimization and loss is not None:
-            loss = loss * trainer.accumulate_grad_batches  # Lightning has divided it
+            sent = named(reading.scalars(all=self._log_all))
+            logger.log_metrics(sent, step=trainer.global_step)
         self._record.reading(trainer.global_step, reading, loss=loss, **judged)
         for sink in self._sinks:
             sink(reading)

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from eigenbatch.checks import check_callable, check_type, described
+from eigenbatch.checks import check_callable, check_flags, check_type, described
 from eigenbatch.errors import ArgumentTypeError, ParameterError
-from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.monitor import SpectralMonitor, StopOn
 from eigenbatch.monitor.reading import Reading
-from eigenbatch.monitor.stopping import StopOn
 from eigenbatch.runs.record import check_regular
 from eigenbatch.runs.recorder import last_line, plain_values, reading_values
 
@@ -71,23 +70,29 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Scalars, and a text whenever the diagnoses change, in the caller's SummaryWriter."""
+    """Scalars, and a text whenever the findings change, in the caller's SummaryWriter.
 
-    def __init__(self, writer: "SummaryWriter") -> None:
+    Args:
+        writer: a torch.utils.tensorboard.SummaryWriter.
+        all: every scalar, not the dozen to look at.
+    """
+
+    def __init__(self, writer: "SummaryWriter", *, all: bool = False) -> None:
+        check_flags(all=all)
         _check_method(writer, "add_scalar", "writer", "a torch.utils.tensorboard.SummaryWriter")
-        self._writer = writer
+        self._writer, self._all = writer, all
         self._last: tuple[str, ...] = ()
 
     def __call__(self, reading: Reading) -> None:
         """Write the scalars at the reading's step."""
         step = _step(reading)
-        for name, value in reading.scalars().items():
+        for name, value in reading.scalars(all=self._all).items():
             self._writer.add_scalar(name, value, step)
-        diagnoses = reading.diagnoses
-        names = tuple(one.name for one in diagnoses)
+        names = tuple(one.name for one in reading.findings)
         if names != self._last:
-            text = "\n\n".join(f"**{one.name}** {one.evidence}. {one.advice}" for one in diagnoses)
-            self._writer.add_text("spectral/diagnoses", text, step)
+            told = (f"**{one.name}** {one.evidence}. {one.advice}" for one in reading.findings)
+            text = "\n\n".join(told)
+            self._writer.add_text("spectral/findings", text, step)
             self._last = names
 
 
@@ -95,23 +100,28 @@ class WeightsAndBiases:
     """Scalars in the caller's wandb run, plotted over "spectral/step".
 
     No step is forced on the run, so the caller's own logging keeps its own count.
+
+    Args:
+        run: what wandb.init() returned.
+        all: every scalar, not the dozen to look at.
     """
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: "Run", *, all: bool = False) -> None:
+        check_flags(all=all)
         _check_method(run, "define_metric", "run", "a run that wandb.init() returned")
-        self._run = run
+        self._run, self._all = run, all
         run.define_metric("spectral/step")
         run.define_metric("spectral/*", step_metric="spectral/step")
 
     def __call__(self, reading: Reading) -> None:
-        """Log the scalars and the names of the diagnoses."""
+        """Log the scalars and the names of the findings."""
         step = _step(reading)
-        names = ", ".join(one.name for one in reading.diagnoses)
+        names = ", ".join(one.name for one in reading.findings)
         self._run.log(
             {
                 "spectral/step": step,
-                "spectral/diagnoses": names,
-                **reading.scalars(),
+                "spectral/findings": names,
+                **reading.scalars(all=self._all),
             }
         )
 

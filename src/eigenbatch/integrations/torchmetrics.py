@@ -5,11 +5,11 @@ from torch import Tensor
 
 from eigenbatch.checks import whole
 from eigenbatch.core.cloud import cloud_of
+from eigenbatch.core.declared import known_numbers
 from eigenbatch.core.moments import Moments, moments
 from eigenbatch.core.precision import check_matrix
 from eigenbatch.errors import ShapeError
 from eigenbatch.missing import missing
-from eigenbatch.monitor.reading import cloud_scalars
 
 try:
     from torchmetrics import Metric
@@ -53,5 +53,5 @@ class SpectralMetric(Metric):
     def compute(self) -> dict[str, Tensor]:
         """Every number under its own name, as in `Reading.scalars`."""
         total = Moments(count=int(self.count), sum=self.sum, second=self.second)
-        values = cloud_scalars(cloud_of(total))
+        values = known_numbers(cloud_of(total))
         return {f"spectral/{name}": torch.tensor(value) for name, value in values.items()}

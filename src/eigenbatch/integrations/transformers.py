@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from eigenbatch.batches.cache import EmbeddingCache
 from eigenbatch.batches.sampler import SpectralBatchSampler
-from eigenbatch.checks import check_callable, described
+from eigenbatch.checks import check_callable, check_flags, described
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 from eigenbatch.integrations.carried import (
@@ -25,10 +25,9 @@ from eigenbatch.integrations.carried import (
 from eigenbatch.integrations.columns import Captured, check_not_split, encoded_columns
 from eigenbatch.integrations.sinks import Sink, check_callback
 from eigenbatch.missing import missing
-from eigenbatch.monitor.monitor import SpectralMonitor
+from eigenbatch.monitor.monitor import SpectralMonitor, StopOn
 from eigenbatch.monitor.online_probe import OnlineProbe
 from eigenbatch.monitor.reading import Reading
-from eigenbatch.monitor.stopping import StopOn
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -86,6 +85,7 @@ class SpectralTrainerCallback(TrainerCallback):
         probe: judges the anchors of every step by their labels; logged with readings and written
             to the record as "online_knn" and "online_linear".
         labels: from the model's inputs to the labels of the anchors; needed with `probe`.
+        log_all: send every scalar to the reporters, not the dozen to look at.
     """
 
     def __init__(
@@ -102,7 +102,9 @@ class SpectralTrainerCallback(TrainerCallback):
         ids: Callable[[Any], Tensor] | None = None,
         probe: OnlineProbe | None = None,
         labels: Callable[[Any], Tensor] | None = None,
+        log_all: bool = False,
     ) -> None:
+        check_flags(log_all=log_all)
         check_callback(monitor, sinks, stop_on)
         check_callable(embedding, "embedding", "a function of the model's output")
         check_layout(monitor, layout)
@@ -111,7 +113,7 @@ class SpectralTrainerCallback(TrainerCallback):
                 check_callable(given, name, "a function of the model's inputs")
         if (probe is None) != (labels is None):
             raise ParameterError("probe= and labels= belong together: give both or neither")
-        self.monitor = monitor
+        self.monitor, self._log_all = monitor, log_all
         self._embedding, self._layout = embedding, layout
         self._ids, self._labels = ids, labels
         self._sinks, self._stop = sinks, StopTogether(stop_on)
@@ -250,7 +252,7 @@ class SpectralTrainerCallback(TrainerCallback):
 
     def _tell(self, state: TrainerState, reading: Reading) -> None:
         judged = self._carried.judged
-        numbers = reading.scalars() | judged
+        numbers = reading.scalars(all=self._log_all) | judged
         if self._trainer is not None:
             self._trainer.log(numbers)
         else:

@@ -1,17 +1,20 @@
 """Is my contrastive loss the one I think it is? A few calls on small random rows tell.
 
-`check_calls` makes the rows, calls the loss and measures values and gradients; `check_forms` and
-`check_departures` hold the losses that it may be; `check_explain` and `check_gradient` find which
-one. Nothing of the loss is changed: modules are copied, random states restored.
+`check_calls` makes the rows, calls the loss and measures values and gradients; `check_forms` holds
+the losses that it may be, and finds which one by value. Here lengths of rows, the gradient and
+equal labels are compared with that loss, and a report is made. Nothing of the loss is changed:
+modules are copied, random states restored.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.functional import normalize
 
 from eigenbatch.checks import check_callable, check_type, whole
 from eigenbatch.core.precision import positive_scalar
@@ -25,9 +28,17 @@ from eigenbatch.monitor.check_calls import (
     readings,
     spawned,
 )
-from eigenbatch.monitor.check_explain import Measured, Search
-from eigenbatch.monitor.check_forms import forms
-from eigenbatch.monitor.check_gradient import gradient_faults, labelled, lengths
+from eigenbatch.monitor.check_forms import (
+    LABELLED,
+    TIMES_WORLD,
+    Departure,
+    Match,
+    Measured,
+    Probe,
+    Search,
+    Terms,
+    forms,
+)
 from eigenbatch.processes import initialized
 
 TOLERANCES = {torch.float64: (2e-6, 1e-5), torch.float32: (2e-5, 2e-3)}
@@ -146,8 +157,7 @@ def check_loss(
 
 def _report(evidence: Evidence, call: Call, tau: float) -> LossReport:
     """Explain the evidence and put it into words."""
-    measured = evidence.measured
-    report = partial(LossReport, tau=tau)
+    measured, report = evidence.measured, partial(LossReport, tau=tau)
     bad = [name for name, one in measured.items() if not all(map(math.isfinite, one.values))]
     if bad:
         text = f"the loss is NaN or infinite on unit rows ({bad[0]}) in float64"
@@ -163,52 +173,48 @@ def _report(evidence: Evidence, call: Call, tau: float) -> LossReport:
     tolerance, gradient_tolerance = TOLERANCES[evidence.dtype]
     units = [measured[name] for name in ("small", "middle", "large", "orthonormal")]
     world, dim = units[0].probe.world, units[0].probe.z1.shape[1]
-    known = forms(call.queued, world)
     with torch.inference_mode():
-        matches = Search(tau, units, tolerance).best(known, dim)
+        search = Search(tau, units, tolerance)
+        matches = search.best(forms(call.queued, world), dim)
         unused = call.queued and not matches
         if unused:
-            matches = Search(tau, units, tolerance).exact(forms(False, world))
+            matches = search.exact(forms(False, world))
     if not matches:
         return _unknown(measured["orthonormal"], call, report)
-    match, mistakes, remarks = matches[0], [], []
-    kind = match.form.kind
+    by_length = [(_lengths(one, tau, measured["lengths"], tolerance), one) for one in matches]
+    by_length.sort(key=lambda found: found[0][1] == UNKNOWN)  # stable: the others keep their order
+    (scaled, length), match = by_length[0]
+    kind, mistakes, remarks = match.form.kind, [], []
     if unused:
         mistakes.append("queue never used: the negatives are the other rows of the batch")
     elif match.form.remark:
         remarks.append(match.form.remark)
     for one in match.changes:
         (mistakes if one.mistake else remarks).append(one.text)
-    others = [" and ".join(one.text for one in other.changes) for other in matches[1:]]
+    others = [" and ".join(one.text for one in other.changes) for _, other in by_length[1:]]
     if others:
         remarks.append(f"the same values come from: {'; or '.join(others[:2])}")
     if call.stacked and mistakes and "interleaved views" in mistakes[0]:
         remarks.append("the matrix must hold interleaved views: z1[0], z2[0], z1[1], z2[1], ...")
         mistakes = mistakes[1:]
-    scaled, text = lengths(match, tau, measured["lengths"], tolerance)
-    if text == "unknown":
-        remarks.append("right on unit rows only: other lengths of rows change it in another way")
-    elif text and text != "stored":
-        (remarks if "right only" in text else mistakes).append(text)
-    probe = measured["middle"] if text == "unknown" else measured["lengths"]
-    for mistake, fault in gradient_faults(scaled, tau, probe, gradient_tolerance):
+    if length:
+        (mistakes if length in WRONG_LENGTHS else remarks).append(length)
+    probe = measured["middle" if length == UNKNOWN else "lengths"]
+    for mistake, fault in _gradient_faults(scaled, tau, probe, gradient_tolerance):
         (mistakes if mistake else remarks).append(fault)
     if "labels" in measured and not mistakes:
-        mistake, text = labelled(match, tau, measured["labels"], tolerance)
-        kind = text if text.startswith(("SupCon", "labelled")) and not mistake else kind
-        if not text:
-            remarks.append("samples with equal labels are treated in an unknown way")
-        elif text != kind:
+        mistake, text = _labelled(match, tau, measured["labels"], tolerance)
+        if text.startswith(("SupCon", "labelled")) and not mistake:
+            kind = text
+        else:
             (mistakes if mistake else remarks).append(text)
     if evidence.extremes:
-        where = " and ".join(evidence.extremes)
+        text = f"not finite in float32 where positives are {' and '.join(evidence.extremes)}"
         if 1 / tau > LARGEST_EXPONENT:
-            mistakes.append(
-                f"overflow: not finite in float32 where positives are {where}, exp(1 / tau) is too "
-                "large: use cross_entropy or logsumexp"
-            )
+            fix = "exp(1 / tau) is too large: use cross_entropy or logsumexp"
+            mistakes.append(f"overflow: {text}, {fix}")
         else:
-            remarks.append(f"not finite in float32 where positives are {where}")
+            remarks.append(text)
     if world == 2:
         remarks.append("two processes cannot tell a factor 2 from their number: use three")
     right: bool | None = not mistakes
@@ -226,26 +232,256 @@ def _unknown(measured: Measured, call: Call, report: Callable[..., LossReport]) 
     differs = "differs from InfoNCE: no known form and no two departures give its values"
     if fix := own_state(call.loss):
         return report(right=None, kind="unknown", remarks=(f"{differs}; {fix}",))
-    probe, n = measured.probe, measured.probe.pairs
-    own, other, same = [], [], []
-    for process, (gradient, _) in enumerate(measured.gradients):
-        rows = torch.arange(process * n, (process + 1) * n)
-        pulls = -gradient @ probe.z2.T  # (n, N)
-        mine = torch.zeros_like(pulls, dtype=torch.bool)
-        mine[torch.arange(n), rows] = True
-        own.append(pulls[mine])
-        other.append(pulls[~mine])
-        same.append((-gradient @ probe.z1.T)[~mine])
-    strength = [float(torch.cat(one).mean()) for one in (own, other, same)]
-    size = max(map(abs, strength)) or 1.0
+    probe = measured.probe
+    pulls = torch.cat([-first for first, _ in measured.gradients]) @ probe.rows.T  # (N, M)
+    total = len(pulls)
+    own, itself = pulls[:, total : 2 * total].diagonal(), pulls[:, :total].diagonal()
+    count = total * (total - 1)
+    groups = {
+        "its own key": float(own.mean()),
+        "other keys": float((pulls[:, total : 2 * total].sum() - own.sum()) / count),
+        "its view's rows": float((pulls[:, :total].sum() - itself.sum()) / count),
+    }
+    size = max(map(abs, groups.values())) or 1.0
     facts = ", ".join(
         f"{name} {'pulled' if pull > 0 else 'pushed'} {abs(pull) / size:.2f}"
-        for name, pull in zip(
-            ("its own key", "other keys", "its view's rows"), strength, strict=True
-        )
+        for name, pull in groups.items()
     )
     text = f"{differs}; on orthonormal rows an anchor is, relative to the strongest: {facts}"
-    if strength[0] <= 0 or strength[0] < strength[1]:
+    if groups["its own key"] <= 0 or groups["its own key"] < groups["other keys"]:
         wrong = f"{text}; its own key must be pulled most: are labels or sign wrong?"
         return report(right=False, kind="unknown", mistakes=(wrong,))
+    elsewhere = pulls.clone().fill_diagonal_(-torch.inf)
+    if bool((elsewhere.amax(1) > own + 1e-9).any()):
+        i = int((elsewhere.amax(1) - own).argmax())
+        j = int(elsewhere[i].argmax())
+        row = f"{('z1', 'z2', 'queue')[int(probe.side[j])]}[{j % total}]"
+        wrong = f"{text}; wrong positive (labels or mask): z1[{i}] is pulled most towards {row}"
+        return report(right=False, kind="unknown", mistakes=(wrong,))
     return report(right=None, kind="unknown", remarks=(text,))
+
+
+# --- Rows that are not of length 1, and equal labels ---
+
+UNKNOWN = "right on unit rows only: other lengths of rows change it in another way"
+LENGTHS = {
+    "": (1, 1, 0),  # a queue of unit rows is stored, as in MoCo
+    "not normalised inside: right only if it is given unit rows": (0, 0, 0),
+    "z1 is not normalised": (0, 1, 1),
+    "z2 is not normalised": (1, 0, 1),
+    "only z1 is normalised": (1, 0, 0),
+    "only z2 is normalised": (0, 1, 0),
+    "rows divided by their squared length": (2, 2, 2),
+}
+WRONG_LENGTHS = tuple(LENGTHS)[2:]
+
+
+def _lengths(match: Match, tau: float, measured: Measured, tolerance: float) -> tuple[Match, str]:
+    """What the loss does with the lengths of its rows, and a remark or mistake about it.
+
+    On unit rows several losses are one: those that normalise every row, no row, or one view.
+    """
+    search = Search(tau, [measured], tolerance)
+    if search.explains(match):
+        return match, ""
+    for text, powers in LENGTHS.items():
+
+        def rows(rows: Tensor, probe: Probe, powers: tuple[int, ...] = powers) -> Tensor:
+            power = torch.tensor(powers, dtype=rows.dtype)[probe.side]
+            scaled: Tensor = rows / torch.linalg.vector_norm(rows, dim=1).pow(power)[:, None]
+            return scaled
+
+        change = Departure(part="rows", text=text, change=partial(Terms.but, rows=rows))
+        if search.explains(match.but(change)):
+            return match.but(change), text
+    return match, UNKNOWN
+
+
+def _labelled(match: Match, tau: float, measured: Measured, tolerance: float) -> tuple[bool, str]:
+    """What the loss does with equal labels: (mistake, text)."""
+    search = Search(tau, [measured], tolerance)
+    for mistake, text, change in () if match.form.pairwise else LABELLED:
+        first = Departure(part="labels", text=text, change=change)
+        if search.explains(replace(match, changes=(first, *match.changes))):
+            return mistake, text
+    return False, "samples with equal labels are treated in an unknown way"
+
+
+# --- The gradient ---
+#
+# With L_s the matched loss of process s, its part G(role, view) is the gradient of sum_s L_s
+# through rows of that view in one role: anchor or key, in the numerator (+) or the denominator (-),
+# of the process's own loss or of another's. A right loss has the gradient sum G: DDP divides it by
+# W, which gives the gradient of mean_s L_s. A detached view, a gather without gradient, or a gather
+# whose backward is not summed leave out or scale some of the parts.
+
+Weights = Callable[[str, str], float]
+"""(role, view) -> how much of that part of the gradient there is."""
+
+ROLES = (
+    "anchor+", "own key+", "other key+", "anchor-", "own key-", "other key-",
+    "own positive-", "other positive-",  # the positive in the denominator
+)  # fmt: skip
+
+
+def _parts(match: Match, tau: float, probe: Probe) -> dict[tuple[str, str], Tensor]:
+    """G(role, view), (2N d,) each."""
+    same = probe.rank[:, None] == probe.rank  # (M, M)
+    leaves = {role: probe.rows.requires_grad_() for role in ROLES}
+    total = torch.zeros((), dtype=probe.z1.dtype)
+    for process in range(probe.world):
+        terms = match.terms(probe, process, tau)
+        rows = {role: terms.rows(leaf, probe) for role, leaf in leaves.items()}
+        positive = torch.zeros_like(same)
+        for half in (terms, terms.other or terms):
+            positive[half.anchors, half.positive] = True
+
+        def cosines(
+            sign: str, key: str, rows: dict[str, Tensor] = rows, terms: Terms = terms
+        ) -> Tensor:
+            own, other = (terms.kernel(rows[f"anchor{sign}"], rows[f"{of} {key}{sign}"])
+                          for of in ("own", "other"))  # fmt: skip
+            return torch.where(same, own, other)
+
+        denominator = torch.where(positive, cosines("-", "positive"), cosines("-", "key"))
+        total = total + terms.value(cosines("+", "key"), denominator)
+    found = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
+    both, parts = 2 * len(probe.z1), {}
+    for role, gradient in zip(ROLES, found, strict=True):
+        for side, view in enumerate(("z1", "z2")):
+            part = gradient[:both] * (probe.side[:both] == side)[:, None]
+            if part.abs().max() > 1e-13:
+                parts[role, view] = part.flatten()
+    return parts
+
+
+def _gradient_faults(
+    match: Match, tau: float, measured: Measured, tolerance: float
+) -> list[tuple[bool, str]]:
+    """What the gradient has other than the gradient of the matched loss: (mistake, text)."""
+    probe, world = measured.probe, measured.probe.world
+    told = torch.cat([torch.cat([one[side] for one in measured.gradients]) for side in (0, 1)])
+    flat, told = probe.rows[: len(told)], told.flatten()  # (2N d,)
+    with torch.enable_grad():
+        parts = _parts(match, tau, probe)
+    if told.abs().max() == 0:
+        text = "the loss has no gradient: is it detached, or rows gathered without gradient?"
+        return [(True, text)] if parts else []
+    columns = torch.stack(list(parts.values()), 1)  # (2N d, parts)
+
+    def factor(weights: Weights) -> float | None:
+        """The c of told = c * weighted parts, else None."""
+        weight = torch.tensor([weights(role, view) for role, view in parts], dtype=told.dtype)
+        return _multiple(told, columns @ weight, tolerance * float(told.norm()))
+
+    if match.form.queue != "none" and factor(lambda role, view: float(view == "z1")) is not None:
+        parts = {key: part for key, part in parts.items() if key[1] == "z1"}
+        columns = torch.stack(list(parts.values()), 1)
+    for weights, mistake, text in _patterns(match, world):
+        if (c := factor(weights)) is not None:
+            return [(mistake, text)] if text else _size(c, match, world, measured)
+    radial = normalize(flat, dim=1)
+    across, whole = (  # the parts at right angles to the rows
+        (z.view_as(flat) - (z.view_as(flat) * radial).sum(1, keepdim=True) * radial).flatten()
+        for z in (told, columns.sum(1))
+    )
+    if _multiple(across, whole, tolerance * float(told.norm())) is not None:
+        text = (
+            "the length of the rows is detached in the normalisation: the gradient also changes "
+            "lengths, which the loss does not depend on"
+        )
+        return [(True, text)]
+    if (told @ columns).abs().max() == 0:
+        return [(True, "the gradient is unrelated to the loss")]
+    fitted = torch.linalg.lstsq(columns, told[:, None]).solution[:, 0]
+    detail = ", ".join(
+        f"{weight:.2g} of {view} as {role}"
+        for (role, view), weight in zip(parts, fitted, strict=True)
+    )
+    explained = (told - columns @ fitted).norm() <= tolerance * told.norm()
+    why = f": it has {detail}" if explained else " (a custom backward, or a part detached?)"
+    return [(True, f"the gradient is not that of the value{why}")]
+
+
+def _multiple(told: Tensor, expected: Tensor, tolerance: float) -> float | None:
+    """The c of told = c * expected, else None."""
+    c = float(expected @ told / expected.square().sum().clamp(min=1e-300))
+    return c if (told - c * expected).norm() <= tolerance and c else None
+
+
+def _size(c: float, match: Match, world: int, measured: Measured) -> list[tuple[bool, str]]:
+    """The gradient is c times that of sum_s L_s: is that what DDP's average needs?"""
+    near = partial(math.isclose, c, rel_tol=1e-3)
+    times_world = any(one.text == TIMES_WORLD for one in match.changes)
+    if near(1) and times_world:
+        text = "gradient multiplied by world: the value is, and the gather's backward sums as well"
+        return [(True, text)]
+    if near(1) or (times_world and near(1 / world)):  # once, and DDP's average is cancelled
+        return []
+    if world > 1 and near(1 / world):
+        if max(measured.values) - min(measured.values) < 1e-9:
+            text = f"gradient of the global loss once, 1 / {world} of what DDP's average needs"
+            return [(False, f"{text}: right only if gradients are summed over processes")]
+        text = (
+            f"gradient divided by world: it is 1 / {world} of the loss's, and DDP divides by the "
+            "number of processes again (sum in the gather's backward)"
+        )
+        return [(True, text)]
+    if world > 1 and near(world):
+        return [(True, f"gradient multiplied by world: it is {world} times the loss's")]
+    return [(True, f"the gradient is {c:.4g} times that of the value (a custom backward?)")]
+
+
+def _patterns(match: Match, world: int) -> Iterator[tuple[Weights, bool, str]]:
+    """Weights of the parts, and what they mean; the first that fits is named."""
+    yield lambda role, view: 1.0, True, ""
+    gathered = " or gathered without gradient" if world > 1 else ""
+    for i, (view, other) in enumerate((("z1", "z2"), ("z2", "z1"))):
+        is_key = match.form.sides == (1 - i,)
+        yield partial(_left_out, views=(view,)), not is_key, (
+            f"no gradient reaches {view}: it is detached{gathered}"
+            + (" (a momentum encoder, or a stop-gradient): right only if meant" if is_key
+               else f", and with it half of the gradient is lost ({other} alone is trained)")
+        )  # fmt: skip
+    gathered = "rows are gathered without gradient: " if world > 1 else ""
+    for views in (("z1", "z2"), ("z1",), ("z2",)):
+        of = "" if len(views) == 2 else f" of {views[0]}"
+        keys = partial(_keys, views=views)
+        yield partial(keys, own=0.0, other=0.0), True, (
+            f"{gathered}no gradient reaches the keys{of} (detached), only the anchors"
+        )  # fmt: skip
+        if world > 1:
+            yield partial(keys, own=1.0, other=0.0), True, (
+                f"backward of the gather is not summed: rows{of} miss the gradient of the other "
+                "processes' losses (no gradient through gathered rows; all-reduce the gradient "
+                "in the gather's backward)"
+            )  # fmt: skip
+            for share in (1 / world, 1.0):
+                yield partial(keys, own=share, other=1 / world), True, (
+                    f"backward of the gather is averaged: keys{of} have 1 / {world} of their "
+                    "gradient, divided by world (sum it, do not average)"
+                )  # fmt: skip
+            yield partial(keys, own=world, other=world), True, (
+                f"backward of the gather is multiplied by world: keys{of} have {world} times "
+                "their gradient"
+            )  # fmt: skip
+    for ends, text in (
+        ("-", "the denominator is detached: nothing pushes negatives apart"),
+        ("+", "the numerator is detached: nothing pulls positives together"),
+        ("key-", "negatives are detached: keys in the denominator have no gradient"),
+        (("key+", "positive-"), "positives are detached: the positive key has no gradient"),
+        (("anchor+", "anchor-"), "anchors are detached: only the keys have a gradient"),
+    ):
+        yield partial(_left_out, ends=ends), True, text
+
+
+def _left_out(
+    role: str, view: str, views: Sequence[str] = ("z1", "z2"), ends: str | tuple[str, ...] = ""
+) -> float:
+    return float(view not in views or not role.endswith(ends))
+
+
+def _keys(role: str, view: str, views: Sequence[str], own: float, other: float) -> float:
+    if view not in views or role.startswith("anchor"):
+        return 1.0
+    return own if role.startswith("own") else other

@@ -31,8 +31,7 @@ from torch.nn.functional import normalize
 
 from eigenbatch.checks import described
 from eigenbatch.errors import LossError
-from eigenbatch.monitor.check_explain import Measured
-from eigenbatch.monitor.check_forms import Probe
+from eigenbatch.monitor.check_forms import Measured, Probe
 from eigenbatch.processes import initialized, rank_and_world
 
 PAIRS, DIM, QUEUE = 7, 32, 11

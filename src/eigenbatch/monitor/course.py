@@ -3,8 +3,8 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from statistics import fmean, pvariance
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,23 +20,27 @@ from eigenbatch.core.movement import (
     repetition_sums,
     sketch_of,
 )
-from eigenbatch.monitor.parts import Course, Placed
-from eigenbatch.monitor.ranks import Ranks, SingleProcess
-from eigenbatch.monitor.sides import sides
-from eigenbatch.monitor.thresholds import (
+from eigenbatch.monitor.measure import sides
+from eigenbatch.monitor.processes import Ranks, SingleProcess
+from eigenbatch.monitor.reading import Course, Placed, Reading
+from eigenbatch.monitor.rules import (
     EARLY_STEPS,
     FOUND_SOME,
     MISPLACED_READINGS,
     QUEUE_LIKENESS,
     STILL_ROWS,
+    is_solved,
 )
-
-if TYPE_CHECKING:
-    from eigenbatch.monitor.reading import Reading
 
 WINDOW = 8
 """Readings behind the mean places of positives, and over which a loss falls or not."""
 
+
+SMOOTHING = 0.1
+"""Weight of the newest reading in the moving average (the paper's alpha)."""
+
+HISTORY = 50
+"""Readings behind the rolling variance (the paper's Var_50 when every step is read)."""
 
 _ABSENT: dict[str, Any] = {"solved_since": None, "found_at_first": None, "placed": []}
 """Entries that states of earlier versions lack; they hold "misplaced" instead of "placed"."""
@@ -80,10 +84,9 @@ class RunMemory:
             rows=remembered_rows(rows),
         )
 
-    def add(self, marks: Marks, reading: "Reading", step: int) -> Course:
+    def add(self, marks: Marks, reading: Reading, step: int) -> Course:
         """The course up to this reading, which becomes part of the memory."""
-        negatives = reading.negatives
-        if not negatives.is_solved(reading.softmax.negatives):
+        if not is_solved(reading):
             self._solved_since = None
         elif self._solved_since is None:
             self._solved_since = step
@@ -97,19 +100,18 @@ class RunMemory:
         small = any(sketch.count < STILL_ROWS for sketch in self._first.values())
         if (not self._first or small) and step < EARLY_STEPS:
             self._first = marks.sketches
-        ready = reading.queue is None or reading.queue.likeness >= QUEUE_LIKENESS
+        ready = reading.queue_likeness is None or reading.queue_likeness >= QUEUE_LIKENESS
         if self._found_at_first is None and step < EARLY_STEPS and ready:
-            self._found_at_first = negatives.found_share
+            self._found_at_first = reading.found_share
         self._rows = marks.rows
         for side, moved in movement.items():
             self._moved[side] = max(moved, self._moved.get(side, 0.0))
-        if step < EARLY_STEPS or negatives.found_share < FOUND_SOME:
+        if step < EARLY_STEPS or reading.found_share < FOUND_SOME:
             self._placed.clear()  # before positives are found, all kinds are misplaced
         else:
             pairs = next(iter(marks.sketches.values())).count
-            self._placed.append(Placed(negatives.misplaced_share, negatives.found_share, pairs))
-        softmax = reading.softmax
-        self._losses.append(min(softmax.loss, softmax.chance_loss))  # down to chance is no progress
+            self._placed.append(Placed(reading.misplaced_share, reading.found_share, pairs))
+        self._losses.append(min(reading.loss, reading.chance_loss))  # down to chance is no progress
         return Course(
             streaks=dict(self._streaks),
             movement=dict(self._moved),
@@ -211,3 +213,35 @@ def _is_square(value: object) -> bool:
     return isinstance(value, list) and all(
         are_numbers(row) and len(row) == len(value) for row in value
     )
+
+
+class History:
+    """Remembers the last readings of one number."""
+
+    def __init__(self) -> None:
+        self._ema: float | None = None
+        self._window: deque[float] = deque(maxlen=HISTORY)
+
+    def add(self, value: float) -> dict[str, Any]:
+        """Moving average and rolling variance with `value` as the newest reading."""
+        self._window.append(value)
+        self._ema = value if self._ema is None else self._ema + SMOOTHING * (value - self._ema)
+        return {
+            "gradient_ema": self._ema,
+            "gradient_rolling_variance": pvariance(self._window) if len(self._window) > 1 else None,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return {"ema": self._ema, "window": list(self._window)}
+
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Raise ParameterError unless `state` is a state of a history."""
+        entries = {"ema": lambda ema: ema is None or is_number(ema), "window": are_numbers}
+        check_entries(state, "history", entries)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self.check_state_dict(state)
+        self._ema = state["ema"]
+        self._window = deque(state["window"], maxlen=HISTORY)

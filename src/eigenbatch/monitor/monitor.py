@@ -1,9 +1,11 @@
 """The monitor: one line in a training loop that now and then takes a reading."""
 
 import logging
+import math
+import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from numbers import Real
 from typing import Any, ParamSpec, TypeVar, get_args
@@ -17,6 +19,7 @@ from eigenbatch.checks import (
     check_choice,
     check_entries,
     check_flags,
+    check_tensor,
     check_type,
     ids_tensor,
     is_count,
@@ -25,19 +28,28 @@ from eigenbatch.checks import (
 )
 from eigenbatch.core.band import Method
 from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.contrast import Layout as Layout
 from eigenbatch.core.precision import positive_scalar
 from eigenbatch.errors import ParameterError, RowError
-from eigenbatch.monitor.announce import Announcer, Say
-from eigenbatch.monitor.batch import Batch, Layout, NotFiniteError, Temperature, Views
-from eigenbatch.monitor.course import RunMemory
-from eigenbatch.monitor.diagnose import lasting_names
-from eigenbatch.monitor.history import History
-from eigenbatch.monitor.measure import read_batch
+from eigenbatch.monitor.course import History, RunMemory
+from eigenbatch.monitor.findings import NAMES, Finding, diagnose, lasting_names
+from eigenbatch.monitor.measure import check_ids, inputs_of, measured
+from eigenbatch.monitor.processes import (
+    ProcessGroup,
+    Ranks,
+    gathered_pairs,
+    gathered_towers,
+    give_up,
+)
 from eigenbatch.monitor.reading import Reading
-from eigenbatch.monitor.unreadable import unreadable
+from eigenbatch.monitor.rules import RULES
 from eigenbatch.processes import initialized
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("eigenbatch")
+
+Temperature = float | Tensor | Callable[[], float | Tensor]
+Views = tuple[Tensor, Tensor]
+Say = Callable[[str], None]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,10 +81,10 @@ class SpectralMonitor:
             anew at each reading, or a callable. A learned scale that logits are *multiplied* by is
             `tau=lambda: 1 / model.logit_scale.exp()`.
         every: steps between two readings.
-        method: which band `reading.gradient.band` is. "certified" also gives the paper's band by
+        method: which band `reading.band` is. "certified" also gives the paper's band by
             its sigma-hat proxy (for a queue: by sampled keys); "theorem" computes the exact sigma*
             of each anchor and costs 1.6 to 2 times as much.
-        quiet: say nothing; findings are still in `reading.diagnoses`.
+        quiet: say nothing; findings are still in `reading.findings`.
         strict: raise when a batch cannot be read. Otherwise NaN, infinity and zero rows give a
             reading with the critical finding "not finite"; any other failure is logged once and
             gives None: a monitor never ends a run by itself.
@@ -89,7 +101,7 @@ class SpectralMonitor:
         >>> reading = monitor(z1, z2)  # None on the 49 steps in between
         >>> "spectral/loss" in reading.scalars()
         True
-        >>> names = [finding.name for finding in reading.diagnoses]
+        >>> names = [finding.name for finding in reading.findings]
     """
 
     def __init__(
@@ -121,7 +133,13 @@ class SpectralMonitor:
     @property
     def due(self) -> bool:
         """Whether the next call takes a reading."""
-        return self._step % self._every == 0
+        return self.reads()
+
+    def reads(self, step: int | None = None) -> bool:
+        """Whether a call takes a reading: the next one, or the next one with this `step`."""
+        if step is None:
+            return self._step % self._every == 0
+        return whole(step, "step", least=0) >= self._step and step % self._every == 0
 
     @property
     def sync(self) -> bool:
@@ -145,6 +163,7 @@ class SpectralMonitor:
         loss: float | Tensor | None = None,
         ids: Tensor | Sequence[int] | None = None,
         queue_ids: Tensor | Sequence[int] | None = None,
+        step: int | None = None,
     ) -> Reading | None:
         """Take a reading of two views, two towers or any contrast; None on skipped steps.
 
@@ -160,6 +179,8 @@ class SpectralMonitor:
             ids: the sample id of each pair. Repeats in a batch are a finding.
             queue_ids: for `Contrast.queued`, the sample id of each slot of the queue (negative:
                 empty); gives queue fill and, with `ids`, the self-negative rate.
+            step: the update this batch belongs to, if several micro-batches make one; the first
+                of a step is read. Without it calls are counted.
         """
         given = None if z1 is None or z2 is None else (z1, z2)
         sources = (given is not None) + (views is not None) + (contrast is not None)
@@ -171,11 +192,12 @@ class SpectralMonitor:
             raise ParameterError(
                 "sync=True gathers two views or two towers: pass z1 and z2, or views=, with layout="
             )
-        step, due = self._step, self.due
-        self._step += 1
+        due = self.reads(step)
+        step = self._step if step is None else step
+        self._step = max(self._step, step + 1)
         if not due:
             return None
-        batch = Batch(views=given or views, contrast=contrast, layout=layout, loss=loss, ids=ids)
+        batch = _Batch(views=given or views, contrast=contrast, layout=layout, loss=loss, ids=ids)
         return self._try(batch, step, queue_ids)
 
     def state_dict(self) -> dict[str, Any]:
@@ -198,7 +220,7 @@ class SpectralMonitor:
         self._step = state["step"]
 
     def _try(
-        self, batch: Batch, step: int, queue_ids: Tensor | Sequence[int] | None
+        self, batch: "_Batch", step: int, queue_ids: Tensor | Sequence[int] | None
     ) -> Reading | None:
         try:
             reading = self._read(batch, step, queue_ids)
@@ -212,28 +234,239 @@ class SpectralMonitor:
                     )
                 self._has_failed = True
                 return None
-            reading = replace(unreadable(str(error), self._method), step=step)
+            reading = Reading(failure=str(error), method=self._method, step=step)
+            reading = replace(reading, findings=diagnose(reading))
         self._memory.count(lasting_names(reading))
-        self._announcer(reading.diagnoses, step)
+        try:
+            self._announcer(reading.findings, step)
+        except Exception:
+            logger.warning("a finding of step %d could not be said", step, exc_info=True)
         return reading
 
-    def _read(self, batch: Batch, step: int, queue_ids: Tensor | Sequence[int] | None) -> Reading:
+    def _read(self, batch: "_Batch", step: int, queue_ids: Any) -> Reading:
         ready = batch.ready(self._tau, sync=self._sync and initialized(), group=self._group)
-        reading = read_batch(
+        queue = None if queue_ids is None else ids_tensor(queue_ids, "queue_ids")
+        check_ids(ready.contrast, ready.ids, queue)
+        reading = measured(
             ready.contrast,
             ready.tau,
             method=self._method,
             ids=ready.ids,
-            queue_ids=None if queue_ids is None else ids_tensor(queue_ids, "queue_ids"),
-            inputs=ready.inputs,
+            queue_ids=queue,
             loss=ready.loss,
             ranks=ready.ranks,
         )
         marks = self._memory.marks(ready.contrast, ready.ranks)
         course = self._memory.add(marks, reading, step)
-        trend = self._history.add(reading.gradient.measured)
-        return replace(reading, step=step, trend=trend, course=course)
+        reading = replace(
+            reading,
+            step=step,
+            course=course,
+            movement=min(course.movement.values(), default=None),
+            **ready.inputs,
+            **self._history.add(reading.gradient),
+        )
+        return replace(reading, findings=diagnose(reading))
 
 
 def _are_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+class NotFiniteError(ParameterError):
+    """A temperature or a loss with which no training can continue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Ready:
+    """A batch that can be read."""
+
+    contrast: Contrast
+    tau: float
+    loss: float | None
+    ids: Tensor | None
+    inputs: dict[str, Any]
+    ranks: Ranks | None  # None: the contrast is the whole batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Batch:
+    """The arguments of one call; nothing is computed yet."""
+
+    views: Views | Callable[[], Views] | None
+    contrast: Contrast | Callable[[], Contrast] | None
+    layout: Layout
+    loss: float | Tensor | None
+    ids: Tensor | Sequence[int] | None
+
+    def ready(self, tau: Temperature, *, sync: bool, group: dist.ProcessGroup | None) -> _Ready:
+        """Call what was passed as callables and build the contrast, of all processes if `sync`.
+
+        Raises:
+            RowError: a row is NaN, infinite or zero, here or in another process.
+            NotFiniteError: so are tau or the loss.
+        """
+        try:
+            temperature = _temperature(tau() if callable(tau) else tau)
+            loss = None if self.loss is None else _finite_loss(self.loss)
+            views = self._views()
+            ids = None if self.ids is None else ids_tensor(self.ids)
+        except Exception:
+            if sync:
+                give_up(group)
+            raise
+        inputs: dict[str, Any] = {}
+        ranks = None
+        if views is None:
+            contrast = self.contrast() if callable(self.contrast) else self.contrast
+            assert contrast is not None
+        else:
+            z1, z2 = views
+            check_tensor(z1, "z1")
+            check_tensor(z2, "z2")
+            if not sync:
+                make = Contrast.cross if self.layout == "cross" else Contrast.paired
+                contrast = make(z1, z2)
+            elif self.layout == "paired":
+                ranks = ProcessGroup(group)
+                contrast = gathered_pairs(z1, z2, ranks)
+            else:
+                everyone = ProcessGroup(group)
+                contrast = gathered_towers(z1, z2, everyone)
+                ids = None if ids is None else everyone.concatenated(ids)
+                loss = None if loss is None else everyone.mean(loss)
+            inputs = inputs_of(z1, z2)  # last: a batch it cannot take was reported to all above
+        return _Ready(
+            contrast=contrast, tau=temperature, loss=loss, ids=ids, inputs=inputs, ranks=ranks
+        )
+
+    def _views(self) -> Views | None:
+        if self.views is None or isinstance(self.views, tuple):
+            return self.views
+        check_callable(self.views, "views", "lambda: (z1, z2)")
+        return self.views()
+
+
+def _temperature(tau: float | Tensor) -> float:
+    try:
+        return positive_scalar(tau, "tau")
+    except ParameterError as error:
+        raise NotFiniteError(str(error)) from None
+
+
+def _finite_loss(loss: float | Tensor) -> float:
+    if isinstance(loss, Tensor) and loss.numel() != 1:
+        raise ParameterError(f"loss must be one number, got a tensor {tuple(loss.shape)}")
+    value = float(loss.detach() if isinstance(loss, Tensor) else loss)
+    if not math.isfinite(value):
+        raise NotFiniteError(f"your loss is {value}")
+    return value
+
+
+class Announcer:
+    """Says every finding of severity warning or higher once, and again only if it gets worse."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.say: Say = logger.warning
+        self._said: set[str] = set()
+
+    def __call__(self, findings: tuple[Finding, ...], step: int) -> None:
+        """Report new findings; only the first process does."""
+        for one in findings:
+            key = f"{one.severity}: {one.name}"
+            if one.severity == "info" or key in self._said:
+                continue
+            self._said.add(key)
+            if not self.quiet and is_first_process():
+                self.say(sentence(one, step))
+
+    def state_dict(self) -> list[str]:
+        """What was said, so that a resumed run does not repeat it."""
+        return sorted(self._said)
+
+    def load_state_dict(self, said: list[str]) -> None:
+        """Continue where `state_dict` was taken."""
+        self._said = set(said)
+
+
+def sentence(one: Finding, step: int) -> str:
+    """One finding as a line of a log."""
+    return f"step {step}, {one.severity}: {one.name}. {one.evidence}. What to do: {one.advice}"
+
+
+def is_first_process() -> bool:
+    """Whether this process reports for all."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank() == 0
+    return os.environ.get("RANK", "0") in ("", "0")
+
+
+class StopOn:
+    """True once one of the named findings was made in `patience` readings in a row.
+
+    Severity "info" does not count: an untrained encoder is not a reason to stop.
+
+    Args:
+        *names: names of findings that can be warnings, see docs/diagnosis.md; "not finite" is NaN.
+        patience: readings in a row.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import SpectralMonitor, StopOn
+        >>> monitor, stop = SpectralMonitor(0.1, every=1, quiet=True), StopOn("not finite")
+        >>> z = torch.full((8, 4), torch.nan)
+        >>> stop(monitor(z, z)), stop(monitor(z, z))
+        (False, True)
+        >>> stop.reasons
+        ('not finite',)
+    """
+
+    def __init__(self, *names: str, patience: int = 2) -> None:
+        for name in names:
+            check_type(name, str, "names")
+        whole(patience, "patience")
+        if unknown := sorted(set(names) - set(NAMES)):
+            raise ParameterError(f"no finding is called {unknown}; the names are {NAMES}")
+        if "healthy" in names:
+            raise ParameterError('"healthy" is said where nothing is wrong: it cannot stop a run')
+        if remarks := [rule.name for rule in RULES if rule.remark and rule.name in names]:
+            raise ParameterError(f"{remarks} are remarks, never warnings: they cannot stop a run")
+        if not names or patience < 1:
+            raise ParameterError(
+                f"name at least one finding and a patience of at least 1, got {names}, {patience}"
+            )
+        self._patience = patience
+        self._seen = dict.fromkeys(names, 0)
+        self._reason = ""
+
+    def __call__(self, reading: Reading | None) -> bool:
+        """Whether to stop now; skipped steps (None) change nothing."""
+        check_type(reading, (Reading, type(None)), "reading")
+        if reading is None:
+            return False
+        found = {one.name for one in reading.findings if one.severity != "info"}
+        self._seen = {name: seen + 1 if name in found else 0 for name, seen in self._seen.items()}
+        if self.reasons:
+            evidence = "; ".join(
+                f"{one.name} ({one.evidence})"
+                for one in reading.findings
+                if one.name in self.reasons
+            )
+            self._reason = f"{evidence} at step {reading.step}"
+        return bool(self.reasons)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Names of the findings that are a reason to stop."""
+        return tuple(name for name, seen in self._seen.items() if seen >= self._patience)
+
+    @property
+    def reason(self) -> str:
+        """Why to stop, as a text for the record of the run; empty while there is no reason.
+
+        if stop(reading):
+            recorder.stop(stop.reason)
+            break
+        """
+        return self._reason

@@ -153,7 +153,7 @@ def _load_run(record: RunRecord) -> Run:
             band: counts for band in ("certified", "paper") if (counts := _inside(series, band))
         },
         spectrum=_heat(record.metrics.records["eigenvalues"]),
-        findings=episodes(record.metrics.records["diagnoses"]),
+        findings=episodes(record.metrics.records["findings"]),
     )
 
 

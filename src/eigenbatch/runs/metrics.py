@@ -18,7 +18,7 @@ Clock = Literal["seconds", "cpu_seconds"]
 CHUNK = 1 << 18  # bytes parsed at once: fast, and little memory
 PLACE = ("step", "epoch", "seconds", "cpu_seconds")
 NUMBER = frozenset({int, float})  # not bool
-RECORDS = ("eigenvalues", "diagnoses", "stopped")
+RECORDS = ("eigenvalues", "findings", "stopped")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

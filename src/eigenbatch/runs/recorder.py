@@ -31,7 +31,7 @@ logger = logging.getLogger("eigenbatch")
 
 Line = dict[str, Any]
 OWN = {
-    "step", "seconds", "cpu_seconds", "finished", "record", "stopped", "eigenvalues", "diagnoses",
+    "step", "seconds", "cpu_seconds", "finished", "record", "stopped", "eigenvalues", "findings",
 }  # fmt: skip
 """Names in a line that are not the caller's."""
 
@@ -249,8 +249,8 @@ class Recorder:
 def reading_values(reading: "Reading") -> Line:
     """What a line says about a reading."""
     return reading.scalars() | {
-        "eigenvalues": list(reading.cloud.leading),
-        "diagnoses": [asdict(one) for one in reading.diagnoses],
+        "eigenvalues": list(reading.leading),
+        "findings": [asdict(one) for one in reading.findings],
     }
 
 

@@ -1,20 +1,50 @@
-"""From a reading to its findings: apply all rules, weigh the answers and order them."""
+"""From a reading to its findings: ask all rules, weigh the answers and order them."""
 
 from collections.abc import Collection
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from eigenbatch.core.cloud import Cloud
-from eigenbatch.monitor import thresholds as limit
-from eigenbatch.monitor.diagnosis import Diagnosis, Severity
-from eigenbatch.monitor.rule import SYMPTOMS, CloudRule
-from eigenbatch.monitor.rules import RULES
-from eigenbatch.monitor.rules.inputs import not_finite
+from eigenbatch.monitor.reading import Reading
+from eigenbatch.monitor.rules import (
+    EARLY_STEPS,
+    MOMENTUM_STEPS,
+    RULES,
+    SYMPTOMS,
+    Rule,
+    Severity,
+)
 
-if TYPE_CHECKING:
-    from eigenbatch.monitor.reading import Reading
 
-HEALTHY = Diagnosis(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One named finding.
+
+    Args:
+        name: name of the finding, see docs/diagnosis.md.
+        severity: "info", "warning" or "critical".
+        evidence: the numbers behind it and their thresholds.
+        advice: what to do.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import SpectralMonitor
+        >>> z = torch.ones(64, 16)  # collapsed: every row is the same
+        >>> [finding] = [
+        ...     one
+        ...     for one in SpectralMonitor(tau=0.1, every=1, quiet=True)(z, z).findings
+        ...     if one.name == "collapsing"
+        ... ]
+        >>> finding.severity in ("info", "warning", "critical")
+        True
+    """
+
+    name: str
+    severity: Severity
+    evidence: str
+    advice: str
+
+
+HEALTHY = Finding(
     name="healthy",
     severity="info",
     evidence="no threshold is crossed",
@@ -27,13 +57,13 @@ _BY_NAME = {rule.name: rule for rule in RULES}
 _ORDER = ("critical", "warning", "info")
 
 
-def diagnose(reading: "Reading", *, ignoring: Collection[str] = ()) -> tuple[Diagnosis, ...]:
+def diagnose(reading: Reading, *, ignoring: Collection[str] = ()) -> tuple[Finding, ...]:
     """All findings not named in `ignoring`, most severe first; `healthy` when there is none.
 
     Three things make a warning a remark ("info"): the first steps of a run, for what an untrained
     encoder shows; a single reading, inside a monitor; and a cause that explains it.
     """
-    found = [one for one in findings(reading) if one.name not in ignoring]
+    found = [one for one in _found(reading) if one.name not in ignoring]
     found = [replace(one, severity=_severity(one, reading)) for one in found]
     warned = {one.name for one in found if one.severity != "info"}
     explained = {symptom for name in warned for symptom in _explained_by(name)}
@@ -47,36 +77,39 @@ def diagnose(reading: "Reading", *, ignoring: Collection[str] = ()) -> tuple[Dia
     )
 
 
-def findings(reading: "Reading") -> list[Diagnosis]:
-    """What the rules say about the reading, its place in the run left aside."""
-    if (failure := not_finite(reading)) is not None:
-        return [failure]
-    found = [
-        _of_clouds(rule, reading) if isinstance(rule, CloudRule) else rule(reading)
-        for rule in RULES
-    ]
-    return [one for one in found if one is not None]
-
-
-def lasting_names(reading: "Reading") -> set[str]:
+def lasting_names(reading: Reading) -> set[str]:
     """Names of the findings to count: not what any untrained encoder shows in its first steps."""
     early = _is_early(reading)
-    names = {one.name for one in findings(reading)}
+    names = {one.name for one in reading.findings} - {HEALTHY.name}
     return {name for name in names if not (early and _BY_NAME[name].untrained)}
 
 
-def diagnose_cloud(cloud: Cloud) -> tuple[Diagnosis, ...]:
+def diagnose_cloud(cloud: Cloud) -> tuple[Finding, ...]:
     """The findings that need embeddings only, no positives."""
-    found = [rule(cloud) for rule in RULES if isinstance(rule, CloudRule)]
+    found = [_asked(rule, cloud) for rule in RULES if rule.clouds]
     return _ordered([one for one in found if one is not None])
 
 
-def _of_clouds(rule: CloudRule, reading: "Reading") -> Diagnosis | None:
+def _found(reading: Reading) -> list[Finding]:
+    """What the rules say about the reading, its place in the run left aside."""
+    if reading.failure is not None:
+        failure = _asked(_BY_NAME["not finite"], reading)
+        return [] if failure is None else [failure]
+    found = [_of_towers(rule, reading) if rule.clouds else _asked(rule, reading) for rule in RULES]
+    return [one for one in found if one is not None]
+
+
+def _asked(rule: Rule, subject: Cloud) -> Finding | None:
+    answer = rule.check(subject)
+    return None if answer is None else Finding(name=rule.name, **answer._asdict())
+
+
+def _of_towers(rule: Rule, reading: Reading) -> Finding | None:
     """Of two towers, the one that shows a finding is named; both if both do."""
-    if reading.towers is None:
-        return rule(reading.cloud)
-    towers = {"first tower": reading.towers.first, "second tower": reading.towers.second}
-    found = {side: one for side, cloud in towers.items() if (one := rule(cloud)) is not None}
+    if reading.first_tower is None:
+        return _asked(rule, reading)
+    towers = {"first tower": reading.first_tower, "second tower": reading}
+    found = {side: one for side, cloud in towers.items() if (one := _asked(rule, cloud))}
     if not found:
         return None
     evidence = "; ".join(f"{side}: {one.evidence}" for side, one in found.items())
@@ -91,7 +124,7 @@ def _explained_by(name: str) -> set[str]:
     return explained
 
 
-def _severity(one: Diagnosis, reading: "Reading") -> Severity:
+def _severity(one: Finding, reading: Reading) -> Severity:
     rule = _BY_NAME[one.name]
     course, early = reading.course, _is_early(reading)
     lasted = 1 if course is None else course.streaks.get(one.name, 0) + 1
@@ -105,11 +138,11 @@ def _severity(one: Diagnosis, reading: "Reading") -> Severity:
     return "warning" if course is None or lasted >= rule.lasting else "info"
 
 
-def _is_early(reading: "Reading") -> bool:
+def _is_early(reading: Reading) -> bool:
     """Whether the encoder may still look untrained."""
-    first_steps = limit.MOMENTUM_STEPS if reading.queue is not None else limit.EARLY_STEPS
+    first_steps = MOMENTUM_STEPS if reading.queue_length is not None else EARLY_STEPS
     return reading.step is not None and reading.step < first_steps
 
 
-def _ordered(found: list[Diagnosis]) -> tuple[Diagnosis, ...]:
+def _ordered(found: list[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda one: _ORDER.index(one.severity))) or (HEALTHY,)
