@@ -19,7 +19,7 @@ from eigenbatch_paper.claims import planner_peers
 
 ROWS = Path(__file__).parent.parent / "results" / "small" / "planner-peers" / "rows.jsonl"
 PAIRS, DIM = 29_000, 128
-SIZES = (10**4, 10**5)
+SIZES = (10**4, 10**5, 10**6, 10**7)
 MAPPED = 10**7
 HORIZON = 262_144
 

@@ -52,7 +52,7 @@ from eigenbatch.integrations.lightning import SpectralCallback
 from eigenbatch.integrations.sinks import JsonLines, TensorBoard, WeightsAndBiases
 from eigenbatch.integrations.torchmetrics import SpectralMetric
 from eigenbatch.integrations.transformers import SpectralTrainerCallback
-from eigenbatch.monitor import OnlineProbe, read_batch
+from eigenbatch.monitor import OnlineProbe, Reading, read_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore::eigenbatch.errors.NumericalWarning")
 
@@ -256,6 +256,8 @@ def stateful():
         "SpectralMonitor": (SpectralMonitor, {"tau": 0.2, "every": 1, "method": "certified",
                                               "quiet": True, "strict": True, "sync": False,
                                               "group": None}),
+        "SpectralMonitor.reads": (watching.reads, {"step": 1}),
+        "Reading.scalars": (Reading().scalars, {"all": True}),
         "SpectralMonitor.say_through": (watching.say_through, {"say": print}),
         "SpectralMonitor.__call__": (watching, {"z1": Z, "z2": Z, "views": None, "contrast": None,
                                                 "layout": "paired", "loss": None, "ids": None,
@@ -281,20 +283,21 @@ def adapters():
         "cache": None,
         "sampler": None,
         "ids": lambda outputs: IDS,
+        "log_all": False,
     }
     return {
         "SpectralCallback": (SpectralCallback, callback | {
             "embeddings": lambda outputs: (Z, Z), "name": "spectral", "probe": None,
-            "labels": len}),
+            "labels": len, "compare_loss": True}),
         "SpectralTrainerCallback": (SpectralTrainerCallback, callback | {
             "embedding": lambda output: Z, "probe": OnlineProbe(3), "labels": len}),
         "SpectralMetric": (SpectralMetric, {"dimension": 4}),
         "SpectralMetric.update": (SpectralMetric(4).update, {"z": Z}),
         "JsonLines": (JsonLines, {"path": "readings.jsonl"}),
         "JsonLines.__call__": (JsonLines("readings.jsonl"), {"reading": reading}),
-        "TensorBoard": (TensorBoard, {"writer": Logger()}),
+        "TensorBoard": (TensorBoard, {"writer": Logger(), "all": True}),
         "TensorBoard.__call__": (TensorBoard(Logger()), {"reading": reading}),
-        "WeightsAndBiases": (WeightsAndBiases, {"run": Logger()}),
+        "WeightsAndBiases": (WeightsAndBiases, {"run": Logger(), "all": True}),
         "WeightsAndBiases.__call__": (WeightsAndBiases(Logger()), {"reading": reading}),
     }  # fmt: skip
 

@@ -13,24 +13,24 @@ from .batches.pools import PoolMin as PoolMin
 from .batches.sampler import IndexedDataset as IndexedDataset
 from .batches.sampler import SpectralBatchSampler as SpectralBatchSampler
 from .batches.schedule import Schedule as Schedule
-from .core.band import Band as Band
-from .core.band import gradient_band as gradient_band
+from .core.bands import Band as Band
+from .core.bands import gradient_band as gradient_band
+from .core.bands import variance_band as variance_band
 from .core.contrast import Contrast as Contrast
 from .core.downdate import leave_out_top_eigenvalues as leave_out_top_eigenvalues
 from .core.infonce import InfoNCE as InfoNCE
 from .core.infonce import infonce as infonce
-from .core.moments import moments as moments
 from .core.spectrum import (
     isotropy_gap as isotropy_gap,
 )
+from .core.spectrum import moments as moments
 from .core.spectrum import (
     participation_ratio as participation_ratio,
 )
 from .core.spectrum import (
     spectrum as spectrum,
 )
-from .core.variance import variance_band as variance_band
-from .core.whitening import whiten as whiten
+from .core.spectrum import whiten as whiten
 from .monitor.check import LossReport as LossReport
 from .monitor.check import check_loss as check_loss
 from .monitor.findings import Finding as Finding

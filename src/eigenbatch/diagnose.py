@@ -6,10 +6,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from eigenbatch.core.cloud import Cloud, cloud_of
-from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.declared import known_numbers
-from eigenbatch.core.precision import accumulated
+from eigenbatch.core.cloud import Cloud, cloud_of, known_numbers
+from eigenbatch.core.contrast import Contrast, accumulated
 from eigenbatch.core.prediction import Prediction, at_other_tau
 from eigenbatch.core.spectrum import spectrum
 from eigenbatch.histograms import Similarities, similarities, some_anchors

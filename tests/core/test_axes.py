@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from eigenbatch.core.axes import Axes, axis_sums, random_dominance
+from eigenbatch.core.cloud import Axes, axis_sums, random_dominance
 
 
 @pytest.mark.parametrize("dimension", [4, 16, 64, 256])

@@ -9,8 +9,7 @@ from torch.nn.functional import normalize
 
 from eigenbatch.core.cloud import cloud_of, compact
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.moments import Moments, moments
-from eigenbatch.core.spectrum import isotropy_gap, participation_ratio, spectrum
+from eigenbatch.core.spectrum import Moments, isotropy_gap, moments, participation_ratio, spectrum
 from eigenbatch.errors import ShapeError
 from eigenbatch.monitor.measure import read_batch
 

@@ -7,8 +7,7 @@ from torch import Tensor
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import infonce
 from eigenbatch.core.prediction import Outlook, outlook
-from eigenbatch.core.spectrum import spectrum
-from eigenbatch.core.whitening import whiten
+from eigenbatch.core.spectrum import spectrum, whiten
 from eigenbatch.errors import ParameterError
 
 TAUS = (0.05, 0.1, 0.3, 1.0)

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.infonce import infonce
-from eigenbatch.core.reference_loss import chance_loss
+from eigenbatch.core.infonce import chance_loss, infonce
 
 
 def test_identical_rows_have_the_chance_loss() -> None:

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-import eigenbatch.core.rounding as module
+import eigenbatch.core.certified as module
 from band_cases import DTYPES, Case, draw, outside, true_gradients
 from clouds import cloud
 from eigenbatch import Contrast, gradient_band, infonce
+from eigenbatch.core.contrast import full_float32_products, row_error, unit_rows
 from eigenbatch.core.infonce import SUM_LENGTH, summation_length
-from eigenbatch.core.precision import full_float32_products, row_error, unit_rows
 from eigenbatch.core.sums import anchor_sums
 
 pytestmark = pytest.mark.slow

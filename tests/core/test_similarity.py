@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from eigenbatch.core import similarity
+from eigenbatch.core import sums as similarity
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import infonce
-from eigenbatch.core.similarity import HARD_SHARE, NEARLY, similarity_sums
+from eigenbatch.core.sums import HARD_SHARE, NEARLY, similarity_sums
 
 TAU = 0.2
 

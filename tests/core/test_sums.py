@@ -2,12 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from eigenbatch.core.band import gradient_band
+from eigenbatch.core.bands import gradient_band, variance_band
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import infonce
 from eigenbatch.core.spectrum import spectrum
 from eigenbatch.core.sums import AnchorSums, anchor_sums
-from eigenbatch.core.variance import variance_band
 
 TAU = 0.2
 

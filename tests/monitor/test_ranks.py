@@ -6,7 +6,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from batches import DIMENSION, TAU, healthy_views
-from eigenbatch.core.moments import moments
+from eigenbatch.core.spectrum import moments
 from eigenbatch.monitor.monitor import SpectralMonitor
 from eigenbatch.monitor.processes import ProcessGroup, total_moments
 

@@ -7,8 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from batches import TAU, healthy_views, samples
-from eigenbatch.core.band import Method, gradient_band
-from eigenbatch.core.concentration import subgaussian_radius
+from eigenbatch.core.bands import Method, gradient_band, subgaussian_radius
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import BLOCK_ELEMENTS, infonce
 from eigenbatch.core.spectrum import spectrum

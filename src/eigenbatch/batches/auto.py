@@ -10,7 +10,7 @@ from torch import Tensor
 from eigenbatch.batches.neighbours import Neighbours, miss_of
 from eigenbatch.batches.planner import Planner, Random, check_plan
 from eigenbatch.checks import check_callable, check_entries, described, is_flag
-from eigenbatch.core.precision import check_matrix, positive_scalar, unit_rows
+from eigenbatch.core.contrast import check_matrix, positive_scalar, unit_rows
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 
 logger = logging.getLogger("eigenbatch")

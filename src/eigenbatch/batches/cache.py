@@ -17,7 +17,7 @@ from torch import Tensor
 
 from eigenbatch.batches.mapped import Layout, MappedFile, checksums
 from eigenbatch.checks import check_callable, check_type, described, ids_tensor, is_count, whole
-from eigenbatch.core.precision import check_matrix, unit_rows
+from eigenbatch.core.contrast import check_matrix, unit_rows
 from eigenbatch.errors import (
     ArgumentTypeError,
     CacheFileError,

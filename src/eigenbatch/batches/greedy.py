@@ -19,7 +19,7 @@ from torch import Tensor
 from eigenbatch.batches.planner import check_sizes, shuffled
 from eigenbatch.batches.pools import check_window
 from eigenbatch.checks import check_choice, check_flags, ids_tensor, real, whole
-from eigenbatch.core.precision import accumulated, check_matrix, no_autocast, unit_rows
+from eigenbatch.core.contrast import accumulated, check_matrix, no_autocast, unit_rows
 from eigenbatch.core.spectrum import (
     participation_ratio,
     rayleigh_scores,

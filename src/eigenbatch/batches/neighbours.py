@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from eigenbatch.batches.planner import Planner, check_plan, check_sizes, shuffled
-from eigenbatch.core.precision import no_autocast, unit_rows
+from eigenbatch.core.contrast import no_autocast, unit_rows
 
 NEAR_DUPLICATE = 0.95
 """Same-tower cosine above which two samples are no negatives of each other. It concerns under 1 %

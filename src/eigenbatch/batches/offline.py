@@ -16,7 +16,7 @@ from torch import Tensor
 from eigenbatch.batches.neighbours import Neighbours, batch_misses
 from eigenbatch.batches.plan import Rows, arranged
 from eigenbatch.checks import whole
-from eigenbatch.core.precision import positive_scalar, unit_rows
+from eigenbatch.core.contrast import positive_scalar, unit_rows
 from eigenbatch.errors import DataError, ShapeError
 from eigenbatch.files import load_embeddings
 

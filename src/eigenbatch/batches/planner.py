@@ -22,7 +22,7 @@ from eigenbatch.checks import (
     real,
     whole,
 )
-from eigenbatch.core.precision import check_matrix, finite_rows, unit_rows
+from eigenbatch.core.contrast import check_matrix, finite_rows, unit_rows
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError
 
 POOL_BATCHES = 10

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eigenbatch.batches.planner import check_sizes, shuffled
 from eigenbatch.checks import check_flags, described, real
-from eigenbatch.core.precision import accumulation_dtype, finite_rows, no_autocast, unit_rows
+from eigenbatch.core.contrast import accumulation_dtype, finite_rows, no_autocast, unit_rows
 from eigenbatch.errors import ArgumentTypeError, ParameterError
 
 MEMORY = 1000

@@ -33,7 +33,7 @@ from eigenbatch.checks import (
     is_integer_tensor,
     whole,
 )
-from eigenbatch.core.precision import positive_scalar
+from eigenbatch.core.contrast import positive_scalar
 from eigenbatch.errors import ArgumentTypeError, ParameterError, ShapeError, StateError
 from eigenbatch.processes import (
     check_alike,

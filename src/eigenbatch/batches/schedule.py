@@ -24,7 +24,7 @@ from eigenbatch.checks import (
     real,
     whole,
 )
-from eigenbatch.core.precision import check_matrix
+from eigenbatch.core.contrast import check_matrix
 from eigenbatch.core.spectrum import isotropy_gap, participation_ratio
 from eigenbatch.errors import ParameterError
 

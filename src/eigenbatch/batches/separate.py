@@ -8,7 +8,7 @@ n rows, N rows, w misplaced rows.
 import torch
 from torch import Tensor
 
-from eigenbatch.core.precision import no_autocast
+from eigenbatch.core.contrast import no_autocast
 
 ROUNDS = 12
 """Exchanges at random, of all misplaced rows at once."""

@@ -151,7 +151,7 @@ def _given(context: typer.Context, *options: str) -> str:
 
 
 def _described(embeddings: Path, pairs: Path | None, tau: float, layout: Layout) -> "Report":
-    from eigenbatch.core.precision import positive_scalar
+    from eigenbatch.core.contrast import positive_scalar
     from eigenbatch.diagnose import describe_cloud, describe_pairs
 
     positive_scalar(tau, "tau")
@@ -169,7 +169,7 @@ def _described(embeddings: Path, pairs: Path | None, tau: float, layout: Layout)
 
 def _rows(path: Path) -> "Tensor":
     """The embeddings in a file; a row that has no direction is named with the file."""
-    from eigenbatch.core.precision import unit_rows
+    from eigenbatch.core.contrast import unit_rows
     from eigenbatch.files import load_embeddings
 
     z = load_embeddings(path)

@@ -1,37 +1,43 @@
 """Pure functions on tensors, frozen records out: the mathematics of the paper, no state, no I/O."""
 
-from eigenbatch.core.band import Band, BatchBand, QueueSample, gradient_band
-from eigenbatch.core.cloud import Cloud, cloud_of
-from eigenbatch.core.concentration import (
+from eigenbatch.core.bands import (
+    Band,
+    BatchBand,
+    QueueSample,
+    VarianceBand,
     bernstein_radius,
     effective_rank_radius,
+    gradient_band,
     queue_ceiling,
     sampling_inflation,
     subgaussian_radius,
+    variance_band,
+    variance_coefficient,
 )
+from eigenbatch.core.cloud import Cloud, cloud_of
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.downdate import leave_out_top_eigenvalues, negative_tops
 from eigenbatch.core.infonce import Decomposition, InfoNCE, decompose, infonce
-from eigenbatch.core.moments import Moments, moments
 from eigenbatch.core.prediction import Outlook, Prediction
 from eigenbatch.core.spectrum import (
+    Moments,
     Spectrum,
     frobenius_diversity,
     isotropy_gap,
+    moments,
     participation_ratio,
     rayleigh_scores,
     spectrum,
     trace_after_adding,
+    whiten,
 )
-from eigenbatch.core.variance import VarianceBand, variance_band, variance_coefficient
-from eigenbatch.core.whitening import whiten
 
 # Parts of the above, for studies that take them apart; their arguments are not checked.
 from eigenbatch.core.certified import certified_bounds as certified_bounds  # isort: skip
 from eigenbatch.core.downdate import eigenbasis as eigenbasis  # isort: skip
 from eigenbatch.core.downdate import top_after_removal as top_after_removal  # isort: skip
-from eigenbatch.core.precision import unit_rows as unit_rows  # isort: skip
-from eigenbatch.core.theorem import theorem_terms as theorem_terms  # isort: skip
+from eigenbatch.core.contrast import unit_rows as unit_rows  # isort: skip
+from eigenbatch.core.bands import theorem_terms as theorem_terms  # isort: skip
 
 __all__ = [
     "Band",

@@ -1,27 +1,105 @@
-"""Everything a second moment says about a cloud of unit rows, each number under its own name.
+"""Everything a second moment says about a cloud of unit rows, each number declared once.
+
+Numbers of a record, each declared once: its meaning, and who shows it.
+
+Scalars, tables and documents are made from these declarations.
+
+Everything a second moment says about a cloud of unit rows, each number under its own name.
 
 `Moments` are enough: they add up across processes and across batches, and so do the readings made
 from them. Fewer rows than dimensions are smaller than their moments and give the same numbers.
+
+How embeddings use their coordinates: two numbers that a spectrum cannot show.
+
+A spectrum does not change under rotation, but two common faults are faults of single coordinates:
+a ReLU as the last layer leaves no negative entry, and an unscaled feature fills one coordinate.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from eigenbatch.checks import check_type, real
-from eigenbatch.core.declared import derived, documented, note, number
-from eigenbatch.core.moments import Moments, accumulated_rows, moments
+from eigenbatch.core.contrast import accumulated
 from eigenbatch.core.spectrum import (
+    Moments,
     Spectrum,
+    accumulated_rows,
     check_rows_or_moments,
     gap_of_trace,
+    moments,
     smaller_gram,
     spectrum,
     spectrum_of,
 )
 from eigenbatch.errors import ShapeError
+
+T = TypeVar("T", bound=type)
+
+
+class Declared(NamedTuple):
+    """What is known of a number.
+
+    meaning: in words.
+    title: in small tables; empty: not shown there.
+    logged: whether loggers send it without being asked for all.
+    """
+
+    name: str
+    meaning: str
+    title: str = ""
+    logged: bool = False
+
+
+def number(meaning: str, *, title: str = "", logged: bool = False, **options: Any) -> Any:
+    """A field of a dataclass that is logged as a scalar; options as of `dataclasses.field`."""
+    return field(metadata={"declared": Declared("", meaning, title, logged)}, **options)
+
+
+def note(meaning: str, **options: Any) -> Any:
+    """A field that is no scalar: a text, a record, or a number for rules only."""
+    return field(metadata={"meaning": meaning}, **options)
+
+
+class derived(property):  # noqa: N801  (a decorator)
+    """A property that is logged as a scalar; its docstring is its meaning."""
+
+
+def declared(record: type) -> Iterator[Declared]:
+    """The numbers of a class, in their order."""
+    for one in fields(record):
+        if found := one.metadata.get("declared"):
+            yield found._replace(name=one.name)
+    for kind in record.__mro__:
+        for name, member in vars(kind).items():
+            if isinstance(member, derived):
+                yield Declared(name, (member.__doc__ or "").partition("\n")[0].rstrip("."))
+
+
+def known_numbers(record: Any) -> dict[str, float]:
+    """Its numbers by name; those that are None, NaN or infinite are left out."""
+    values = ((one.name, getattr(record, one.name)) for one in declared(type(record)))
+    return {
+        name: float(value) for name, value in values if value is not None and math.isfinite(value)
+    }
+
+
+def documented(record: T) -> T:
+    """List the fields of a dataclass in its docstring, before the examples."""
+    text, mark, examples = (record.__doc__ or "").partition("    Examples:\n")
+    lines = "\n".join(f"        {one.name}: {_meaning(one)}." for one in fields(record))
+    record.__doc__ = f"{text}    Args:\n{lines}\n\n{mark}{examples}"
+    return record
+
+
+def _meaning(one: "Field[Any]") -> str:
+    found = one.metadata.get("declared")
+    return found.meaning if found else str(one.metadata["meaning"])
+
 
 LEADING = 32  # eigenvalues kept to be looked at
 NAN = math.nan
@@ -162,3 +240,42 @@ def _entropy_rank(gram: Tensor) -> float:
 def compact(z: Tensor) -> Tensor | Moments:
     """What a cloud is cheapest made from: the rows while n < d, else their moments."""
     return z if z.ndim == 2 and z.shape[0] < z.shape[1] else moments(z)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes:
+    """What the coordinates of unit rows look like."""
+
+    dominance: float  # d max_k E[z_k^2]: 1 when all coordinates are used alike, d for a single one
+    negative_share: float  # of all entries; about 0.5 for centred embeddings, 0 after a ReLU
+
+    @classmethod
+    def from_sums(cls, sums: Tensor) -> Self:
+        """The axes behind `axis_sums`, which add up over processes."""
+        rows, negative = sums[0].item(), sums[1].item()
+        squares = sums[2:]  # (d,)
+        d = len(squares)
+        return cls(
+            dominance=d * squares.max().item() / rows,
+            negative_share=negative / (rows * d),
+        )
+
+
+def random_dominance(dimension: int, sigma: float) -> float:
+    """Dominance that a leading direction of strength sigma reaches by chance, at the 1 % level.
+
+    A random unit vector u in d dimensions has u_k^2 > q with a probability of at most
+    (1 - q)^((d - 1) / 2), so that all d of them stay below q = 1 - (0.01 / d)^(2 / (d - 1)) in 99
+    of 100 cases. If the rows vary along u only, E[z_k^2] is about sigma u_k^2.
+    """
+    if dimension < 2:
+        return 1.0
+    largest: float = 1 - (0.01 / dimension) ** (2 / (dimension - 1))
+    return dimension * sigma * largest
+
+
+@torch.no_grad()
+def axis_sums(rows: Tensor) -> Tensor:
+    """(2 + d,): number of rows, negative entries, and the sum of z_k^2 for every coordinate k."""
+    head = torch.stack([rows.new_tensor(len(rows)), (rows < 0).sum()])
+    return torch.cat([accumulated(head), accumulated(rows.square().sum(0))])

@@ -22,10 +22,14 @@ import torch
 from torch import Tensor
 
 from eigenbatch.checks import check_tensor
-from eigenbatch.core.contrast import Contrast, check_contrast
-from eigenbatch.core.moments import accumulated_rows
-from eigenbatch.core.precision import accumulated, check_matrix, no_autocast
-from eigenbatch.core.spectrum import descending_eigh, smaller_gram
+from eigenbatch.core.contrast import (
+    Contrast,
+    accumulated,
+    check_contrast,
+    check_matrix,
+    no_autocast,
+)
+from eigenbatch.core.spectrum import accumulated_rows, descending_eigh, smaller_gram
 from eigenbatch.errors import ShapeError
 
 _BLOCK_ELEMENTS = 2**18

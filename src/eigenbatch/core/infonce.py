@@ -8,6 +8,8 @@ follows from its log-odds a_i = logsumexp_j(s_ij / tau) - s_i+ / tau and from m_
     loss = softplus(a)    miss eps = sigmoid(a)    gradient = (eps / tau) (m - z+)
 
 The miss is thus a sum over negatives; 1 - p, which cancels, never appears.
+
+Two losses to hold the measured one against: guessing, and a forgotten self-mask.
 """
 
 import math
@@ -17,8 +19,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from eigenbatch.core.contrast import Contrast, check_contrast
-from eigenbatch.core.precision import accumulated, no_autocast, positive_scalar
+from eigenbatch.core.contrast import (
+    Contrast,
+    accumulated,
+    check_contrast,
+    no_autocast,
+    positive_scalar,
+)
 
 BLOCK_ELEMENTS = 2**20
 """Logits held at once: a (rows, M) block, small enough to stay in cache."""
@@ -291,3 +298,17 @@ def decompose(contrast: Contrast, tau: float | Tensor) -> Decomposition:
         sampling=miss * values.negative_mean,
         fluctuation=miss * (values.softmax_mean - values.negative_mean),
     )
+
+
+def chance_loss(negative_count: int) -> float:
+    """log(N- + 1): the InfoNCE loss of guessing."""
+    return math.log(negative_count + 1)
+
+
+def unmasked_loss(log_odds: Tensor, positive_similarity: Tensor, tau: float) -> Tensor:
+    """(n,) the loss of anchors that are also their own negatives: a forgotten self-mask.
+
+    With a the log-odds of missing, the anchor itself adds exp((1 - s+) / tau) to exp(a).
+    """
+    odds = torch.logaddexp(log_odds, (1 - positive_similarity) / tau)
+    return torch.nn.functional.softplus(odds)

@@ -23,7 +23,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from eigenbatch.core.precision import accumulated, no_autocast
+from eigenbatch.core.contrast import accumulated, no_autocast
 
 DIRECTIONS = 64
 """Dimensions of a sketch."""

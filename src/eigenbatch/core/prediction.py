@@ -28,9 +28,8 @@ import torch
 from torch import Tensor
 
 from eigenbatch.checks import check_callable, whole
-from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.contrast import Contrast, accumulated, positive_scalar
 from eigenbatch.core.infonce import InfoNCE, infonce
-from eigenbatch.core.precision import accumulated, positive_scalar
 from eigenbatch.core.spectrum import Spectrum
 
 

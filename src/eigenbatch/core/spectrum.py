@@ -1,20 +1,120 @@
-"""Spectra of embedding clouds and every effective rank under its own name.
+"""Second moments of unit rows, their spectra, and whitening.
+
+Additive second moments: what a spectrum needs to know of a batch, mergeable across ranks.
+
+Spectra of embedding clouds and every effective rank under its own name.
 
 The paper's R_eff is the participation ratio 1 / tr(Sigma-hat^2) of the uncentred, trace-one second
 moment; its table "RankMe" uses the entropy form. They differ by a factor on real data, so neither
 is ever called just "effective rank" here.
+
+In-batch whitening (section "Diversity manipulation"): z -> (Sigma-hat + eps I)^(-1/2) z.
 """
 
 import math
+import warnings
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from eigenbatch.checks import check_flags, check_type
-from eigenbatch.core.moments import Moments, accumulated_rows
-from eigenbatch.core.precision import accumulated, check_matrix, no_autocast
-from eigenbatch.errors import RowError, ShapeError
+from eigenbatch.checks import check_flags, check_tensor, check_type, whole
+from eigenbatch.core.contrast import (
+    accumulated,
+    check_matrix,
+    finite_rows,
+    no_autocast,
+    positive_scalar,
+    unit_rows,
+)
+from eigenbatch.errors import NumericalWarning, RowError, ShapeError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moments:
+    """Sums over rows, so that `a + b` describes both batches together.
+
+    Args:
+        count: rows n.
+        sum: (d,) sum of z.
+        second: (d, d) sum of z z^T.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import moments
+        >>> z = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+        >>> (moments(z[:32]) + moments(z[32:])).count
+        64
+    """
+
+    count: int
+    sum: Tensor
+    second: Tensor
+
+    def __post_init__(self) -> None:
+        whole(self.count, "count", least=0)
+        check_tensor(self.sum, "sum")
+        check_tensor(self.second, "second")
+
+    def __add__(self, other: Self) -> "Moments":
+        if self.sum.shape != other.sum.shape:
+            raise ShapeError(
+                f"moments of dimension {len(self.sum)} and {len(other.sum)} cannot be added"
+            )
+        return Moments(
+            count=self.count + other.count,
+            sum=self.sum + other.sum,
+            second=self.second + other.second,
+        )
+
+    @property
+    def mean(self) -> Tensor:
+        """(d,) mean row."""
+        return self.sum / self.count
+
+    @property
+    def second_moment(self) -> Tensor:
+        """(d, d) Sigma-hat: uncentred; trace one for unit rows."""
+        return self.second / self.count
+
+    @property
+    def covariance(self) -> Tensor:
+        """(d, d) second moment of the centred rows."""
+        return self.second_moment - torch.outer(self.mean, self.mean)
+
+
+@torch.no_grad()
+def moments(z: Tensor, *, normalize: bool = True) -> Moments:
+    """Count, sum and second-moment sum of rows; the results of several batches can be added.
+
+    Args:
+        z: (n, d) rows.
+        normalize: put rows on the unit sphere first.
+
+    Returns:
+        Sums in float64 on the CPU.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import moments, spectrum
+        >>> z = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+        >>> both = moments(z[:32]) + moments(z[32:])
+        >>> abs(spectrum(both).top - spectrum(z).top) < 1e-12
+        True
+    """
+    rows = accumulated_rows(z, normalize=normalize)  # (n, d)
+    with no_autocast(rows):
+        return Moments(count=len(rows), sum=rows.sum(0), second=rows.T @ rows)
+
+
+def accumulated_rows(z: Tensor, *, normalize: bool) -> Tensor:
+    """Detached rows in the dtype that sums are formed in."""
+    check_tensor(z, "z")
+    check_flags(normalize=normalize)
+    rows = unit_rows(z.detach()) if normalize else finite_rows(z.detach(), "z")
+    return accumulated(rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -310,3 +410,79 @@ def gap_of_trace(d: int, squared_trace: float) -> float:
     """100 sqrt(d tr(Sigma^2) - 1) in percent, with the sign of what is under the root."""
     excess = d * squared_trace - 1
     return math.copysign(100 * math.sqrt(abs(excess)), excess)
+
+
+def whiten(z: Tensor, *, eps: float = 1e-5, renormalize: bool = True) -> Tensor:
+    """Rows of z (n, d) whitened by their own second moment; differentiable.
+
+    Uses the smaller Gram: Z (Z^T Z / n + eps)^(-1/2) = (Z Z^T / n + eps)^(-1/2) Z, so n < d costs
+    less and its null space never appears. `renormalize` puts the rows back on the unit sphere.
+
+    Args:
+        z: (n, d) rows, at least two.
+        eps: added to every eigenvalue.
+        renormalize: put rows back on the unit sphere.
+
+    Returns:
+        (n, d) whitened rows in the dtype of z.
+
+    Examples:
+        >>> import torch
+        >>> from eigenbatch import participation_ratio, whiten
+        >>> scale = torch.tensor([5.0, 1.0, 1.0, 1.0])
+        >>> z = torch.randn(64, 4, generator=torch.Generator().manual_seed(0)) * scale
+        >>> participation_ratio(whiten(z)) > participation_ratio(z)
+        True
+    """
+    positive_scalar(eps, "eps")
+    check_tensor(z, "z")
+    check_flags(renormalize=renormalize)
+    dtype = z.dtype
+    rows = accumulated(unit_rows(z))  # (n, d)
+    n, d = rows.shape
+    if n < 2:
+        raise ShapeError(f"whitening needs at least 2 rows, got {n}")
+    with no_autocast(rows):
+        wide = n < d
+        gram = (rows @ rows.T if wide else rows.T @ rows) / n  # (min(n, d),) squared
+        root, top = _InverseSquareRoot.apply(gram, eps)  # type: ignore[no-untyped-call]
+        if gram.detach().trace() - top <= 1e-4 * eps:
+            warnings.warn(
+                f"the rows are identical up to sign (largest eigenvalue {float(top):.12f} of 1): "
+                "whitening cannot spread them and returns them as they are",
+                NumericalWarning,
+                stacklevel=2,
+            )
+        white: Tensor = root @ rows if wide else rows @ root  # (n, d)
+        if renormalize:
+            white = white / torch.linalg.vector_norm(white, dim=1, keepdim=True)
+    return white.to(dtype)
+
+
+class _InverseSquareRoot(torch.autograd.Function):
+    """(X + eps I)^(-1/2) of a symmetric X, and X's largest eigenvalue (no gradient).
+
+    The derivative in the eigenbasis is F o (V^T E V) with the divided differences of f = s^(-1/2),
+
+        F_ij = (f(s_i) - f(s_j)) / (s_i - s_j) = -1 / (sqrt(s_i s_j) (sqrt(s_i) + sqrt(s_j))),
+
+    in which nothing is divided by s_i - s_j: repeated eigenvalues are no special case.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        values, vectors = torch.linalg.eigh(x)
+        root = (values.clamp(min=0) + eps).sqrt()  # (k,)
+        ctx.save_for_backward(root, vectors)
+        top = values[-1]
+        ctx.mark_non_differentiable(top)
+        return (vectors / root) @ vectors.T, top
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        root, vectors = ctx.saved_tensors
+        differences = -1 / (torch.outer(root, root) * (root[:, None] + root))  # (k, k)
+        symmetric = (grad + grad.T) / 2
+        inner = vectors.T @ symmetric @ vectors
+        return vectors @ (differences * inner) @ vectors.T, None

@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 
 from eigenbatch.checks import whole
-from eigenbatch.core.cloud import cloud_of
-from eigenbatch.core.declared import known_numbers
-from eigenbatch.core.moments import Moments, moments
-from eigenbatch.core.precision import check_matrix
+from eigenbatch.core.cloud import cloud_of, known_numbers
+from eigenbatch.core.contrast import check_matrix
+from eigenbatch.core.spectrum import Moments, moments
 from eigenbatch.errors import ShapeError
 from eigenbatch.missing import missing
 

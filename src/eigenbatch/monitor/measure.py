@@ -9,27 +9,36 @@ import torch
 from torch import Tensor
 
 from eigenbatch.checks import check_choice, check_type, described, real
-from eigenbatch.core.axes import Axes, axis_sums
-from eigenbatch.core.band import BatchBand, Method, QueueSample, gradient_band
-from eigenbatch.core.cloud import Cloud, cloud_of, compact
-from eigenbatch.core.concentration import queue_ceiling, subgaussian_radius
-from eigenbatch.core.contrast import Contrast, check_contrast
-from eigenbatch.core.infonce import InfoNCE, infonce
-from eigenbatch.core.moments import Moments, moments
+from eigenbatch.core.bands import (
+    BatchBand,
+    Method,
+    QueueSample,
+    gradient_band,
+    queue_ceiling,
+    subgaussian_radius,
+)
+from eigenbatch.core.cloud import Axes, Cloud, axis_sums, cloud_of, compact
+from eigenbatch.core.contrast import Contrast, accumulated, check_contrast
+from eigenbatch.core.infonce import InfoNCE, chance_loss, infonce, unmasked_loss
 from eigenbatch.core.movement import moment_cosine
-from eigenbatch.core.precision import accumulated
 from eigenbatch.core.prediction import outlook
-from eigenbatch.core.reference_loss import chance_loss, unmasked_loss
-from eigenbatch.core.similarity import SimilaritySums, copied_rows, similarity_sums
 from eigenbatch.core.spectrum import (
+    Moments,
     Spectrum,
     leading_eigenvector,
     lifted,
+    moments,
     smaller_gram,
     spectrum,
     spectrum_of,
 )
-from eigenbatch.core.sums import AnchorSums, anchor_sums
+from eigenbatch.core.sums import (
+    AnchorSums,
+    SimilaritySums,
+    anchor_sums,
+    copied_rows,
+    similarity_sums,
+)
 from eigenbatch.errors import ArgumentTypeError, ShapeError
 from eigenbatch.monitor.findings import diagnose
 from eigenbatch.monitor.processes import Ranks, SingleProcess, total_moments

@@ -26,10 +26,9 @@ from eigenbatch.checks import (
     is_dict,
     whole,
 )
-from eigenbatch.core.band import Method
-from eigenbatch.core.contrast import Contrast
+from eigenbatch.core.bands import Method
+from eigenbatch.core.contrast import Contrast, positive_scalar
 from eigenbatch.core.contrast import Layout as Layout
-from eigenbatch.core.precision import positive_scalar
 from eigenbatch.errors import ParameterError, RowError
 from eigenbatch.monitor.course import History, RunMemory
 from eigenbatch.monitor.findings import NAMES, Finding, diagnose, lasting_names

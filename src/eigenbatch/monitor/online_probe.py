@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from eigenbatch.checks import are_numbers, check_entries, check_tensor, is_integer_tensor, whole
-from eigenbatch.core.precision import no_autocast, unit_rows
+from eigenbatch.core.contrast import no_autocast, unit_rows
 from eigenbatch.errors import ParameterError, ShapeError
 
 NEIGHBOURS, TAU = 20, 0.07  # of the kNN vote, as in the probes of the trainer

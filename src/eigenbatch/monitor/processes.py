@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.moments import Moments
+from eigenbatch.core.spectrum import Moments
 from eigenbatch.errors import RowError, ShapeError
 from eigenbatch.processes import all_gather, all_reduce
 

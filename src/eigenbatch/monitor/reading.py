@@ -9,9 +9,18 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from eigenbatch.core.band import BatchBand, Method
-from eigenbatch.core.cloud import NAN, Cloud
-from eigenbatch.core.declared import Declared, declared, documented, known_numbers, note, number
+from eigenbatch.checks import check_flags
+from eigenbatch.core.bands import BatchBand, Method
+from eigenbatch.core.cloud import (
+    NAN,
+    Cloud,
+    Declared,
+    declared,
+    documented,
+    known_numbers,
+    note,
+    number,
+)
 from eigenbatch.core.prediction import Outlook
 
 if TYPE_CHECKING:
@@ -210,6 +219,7 @@ class Reading(Cloud):
         Args:
             all: False: the dozen that loggers send unless they are asked for all (`LOGGED`).
         """
+        check_flags(all=all)
         if self.failure is not None:
             return {"spectral/readable": 0.0}
         numbers = known_numbers(self) | {"readable": 1.0}

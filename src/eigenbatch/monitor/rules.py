@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from eigenbatch.core.axes import random_dominance
-from eigenbatch.core.cloud import Cloud
-from eigenbatch.core.precision import ZERO_ROW
+from eigenbatch.core.cloud import Cloud, random_dominance
+from eigenbatch.core.contrast import ZERO_ROW
 from eigenbatch.monitor.reading import Placed, Reading
 
 Severity = Literal["info", "warning", "critical"]

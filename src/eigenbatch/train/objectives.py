@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from eigenbatch.core.precision import accumulated
+from eigenbatch.core.contrast import accumulated
 from eigenbatch.errors import ParameterError
 
 

@@ -6,8 +6,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.precision import working_dtype
+from eigenbatch.core.contrast import Contrast, working_dtype
 from eigenbatch.train.batch import Batch
 
 

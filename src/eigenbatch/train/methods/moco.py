@@ -6,8 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.precision import positive_scalar
+from eigenbatch.core.contrast import Contrast, positive_scalar
 from eigenbatch.errors import ParameterError
 from eigenbatch.train.batch import Batch
 from eigenbatch.train.gather import gather_rows

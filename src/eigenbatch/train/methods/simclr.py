@@ -5,9 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from eigenbatch.core.contrast import Contrast
-from eigenbatch.core.precision import positive_scalar
-from eigenbatch.core.whitening import whiten
+from eigenbatch.core.contrast import Contrast, positive_scalar
+from eigenbatch.core.spectrum import whiten
 from eigenbatch.errors import ParameterError
 from eigenbatch.processes import rank_and_world
 from eigenbatch.train.batch import Batch
