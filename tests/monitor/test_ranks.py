@@ -70,6 +70,28 @@ def failures(rank):
     return heard
 
 
+def differences(rank):
+    """What each process hears when they call differently."""
+    ids = torch.arange(PAIRS // 2)
+    calls = {
+        "tau": ({}, {"tau": TAU * (1 + rank)}),
+        "loss": ({"loss": 1.0} if rank else {}, {}),
+        "ids": ({"ids": ids} if rank else {}, {}),
+        "lengths": ({"ids": ids[: len(ids) - rank]}, {}),
+        "layout": ({"layout": ("paired", "cross")[rank]}, {}),
+        "method": ({}, {"method": METHODS[rank]}),
+        "step": ({"step": rank}, {}),
+    }
+    heard = {}
+    for name, (arguments, settings) in calls.items():
+        monitor = SpectralMonitor(**{"tau": TAU, "every": 1, **settings}, strict=True, sync=True)
+        try:
+            monitor(*shard(rank), **arguments)
+        except ValueError as error:
+            heard[name] = str(error)
+    return heard
+
+
 def fails(rank, value):
     if rank == 1:
         raise KeyError("z1")
@@ -100,6 +122,7 @@ def work(rank, directory):
     ids = torch.arange(PAIRS // 2)  # repeated only across the two processes
     results["cross"] = cross_readings(shard(rank), ids, loss=1.0 + rank, sync=True)
     results["failures"] = failures(rank)
+    results["differences"] = differences(rank)
     results["traffic"] = traffic(rank)
     torch.save(results, directory / f"{rank}.pt")
     dist.destroy_process_group()
@@ -162,11 +185,24 @@ def test_a_batch_that_one_process_cannot_read_stops_all_and_blocks_none(both) ->
     assert "another process holds a batch that cannot be read" in elsewhere
     assert "row 3 of z1 holds NaN" in here
     assert shapes == same_shapes
-    assert "different shapes [[16, 64], [18, 64]]" in shapes
+    assert "by rank: pairs 8, 9. sync=True needs" in shapes
     assert silent == also_silent == [True, True]  # of two views, of two towers
     assert a == b == "KeyError: 'z1'"  # views= failed there, then tau
     assert "another process holds a batch that cannot be read" in one
     assert "another process holds a batch that cannot be read" in other
+
+
+@pytest.mark.slow
+def test_processes_that_call_differently_are_told_so_and_none_waits(both) -> None:
+    first, second = (results["differences"] for results in both)
+    assert first.pop("lengths").startswith("another process holds a batch that cannot be read")
+    assert "ids must hold 24 sample ids, got (23,)" in second.pop("lengths")
+    assert first == second
+    expected = {"tau": "tau 0.2, 0.4", "loss": "loss 0, 1", "ids": "ids 0, 1", "step": "step 0, 1",
+                "layout": "layout 0, 1", "method": "method 0, 1"}  # fmt: skip
+    assert first.keys() == expected.keys()
+    for name, text in expected.items():
+        assert f"by rank: {text}" in first[name]
 
 
 @pytest.mark.slow

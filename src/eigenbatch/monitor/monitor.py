@@ -36,9 +36,9 @@ from eigenbatch.monitor.measure import check_ids, inputs_of, measured
 from eigenbatch.monitor.processes import (
     ProcessGroup,
     Ranks,
+    check_header,
     gathered_pairs,
     gathered_towers,
-    give_up,
 )
 from eigenbatch.monitor.reading import Reading
 from eigenbatch.monitor.rules import RULES
@@ -243,7 +243,9 @@ class SpectralMonitor:
         return reading
 
     def _read(self, batch: "_Batch", step: int, queue_ids: Any) -> Reading:
-        ready = batch.ready(self._tau, sync=self._sync and initialized(), group=self._group)
+        header: dict[str, float] = {"step": step, "method": get_args(Method).index(self._method)}
+        sync = self._sync and initialized()
+        ready = batch.ready(self._tau, sync=sync, group=self._group, header=header)
         queue = None if queue_ids is None else ids_tensor(queue_ids, "queue_ids")
         check_ids(ready.contrast, ready.ids, queue)
         reading = measured(
@@ -298,7 +300,14 @@ class _Batch:
     loss: float | Tensor | None
     ids: Tensor | Sequence[int] | None
 
-    def ready(self, tau: Temperature, *, sync: bool, group: dist.ProcessGroup | None) -> _Ready:
+    def ready(
+        self,
+        tau: Temperature,
+        *,
+        sync: bool,
+        group: dist.ProcessGroup | None,
+        header: dict[str, float],
+    ) -> _Ready:
         """Call what was passed as callables and build the contrast, of all processes if `sync`.
 
         Raises:
@@ -310,10 +319,25 @@ class _Batch:
             loss = None if self.loss is None else _finite_loss(self.loss)
             views = self._views()
             ids = None if self.ids is None else ids_tensor(self.ids)
+            if views is not None:
+                check_tensor(views[0], "z1")
+                check_tensor(views[1], "z2")
+            if sync and views is not None:
+                check_ids(Contrast.paired(*views), ids, None)
+                header |= {
+                    "layout": get_args(Layout).index(self.layout),
+                    "tau": temperature,
+                    "pairs": len(views[0]),
+                    "dimension": views[0].shape[1],
+                    "ids": ids is not None,
+                    "loss": loss is not None,
+                }
         except Exception:
             if sync:
-                give_up(group)
+                check_header(None, group)
             raise
+        if sync:
+            check_header(header, group)
         inputs: dict[str, Any] = {}
         ranks = None
         if views is None:
@@ -321,8 +345,6 @@ class _Batch:
             assert contrast is not None
         else:
             z1, z2 = views
-            check_tensor(z1, "z1")
-            check_tensor(z2, "z2")
             if not sync:
                 make = Contrast.cross if self.layout == "cross" else Contrast.paired
                 contrast = make(z1, z2)
@@ -334,7 +356,7 @@ class _Batch:
                 contrast = gathered_towers(z1, z2, everyone)
                 ids = None if ids is None else everyone.concatenated(ids)
                 loss = None if loss is None else everyone.mean(loss)
-            inputs = inputs_of(z1, z2)  # last: a batch it cannot take was reported to all above
+            inputs = inputs_of(z1, z2)
         return _Ready(
             contrast=contrast, tau=temperature, loss=loss, ids=ids, inputs=inputs, ranks=ranks
         )

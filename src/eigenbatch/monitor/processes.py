@@ -6,6 +6,7 @@ unit rows are gathered once; each process then looks at its own anchors only. Of
 process reads the whole gathered batch.
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -26,6 +27,10 @@ class Ranks(Protocol):
 
     def concatenated(self, values: Tensor) -> Tensor:
         """Rows of all processes, in rank order; every process holds equally many."""
+
+
+HEADER = ("step", "layout", "method", "tau", "pairs", "dimension", "ids", "loss")
+"""What must be the same in all processes."""
 
 
 class SingleProcess:
@@ -75,9 +80,27 @@ def total_moments(local: Moments, ranks: Ranks) -> Moments:
     )
 
 
-def give_up(group: dist.ProcessGroup | None) -> None:
-    """Report to the processes in `_gathered_rows` that this one has no batch."""
-    ProcessGroup(group).concatenated(torch.zeros(1, 3, dtype=torch.long))
+def check_header(values: Mapping[str, float] | None, group: dist.ProcessGroup | None) -> None:
+    """Raise in every process unless all call with the same kind of batch; None: cannot be read.
+
+    One exchange of a fixed size, before any other: processes that differ would wait for each other
+    for ever, or mix what does not belong together.
+    """
+    own = torch.full((1, len(HEADER)), torch.nan, dtype=torch.float64)
+    if values is not None:
+        own[0] = torch.tensor([values[name] for name in HEADER], dtype=torch.float64)
+    told = ProcessGroup(group).concatenated(own)  # (world, entries)
+    if values is None:
+        return  # its own error is raised by the caller
+    if told.isnan().any():
+        raise RowError("another process holds a batch that cannot be read; its log says why")
+    if differing := [name for i, name in enumerate(HEADER) if len(told[:, i].unique()) > 1]:
+        found = {name: told[:, HEADER.index(name)].tolist() for name in differing}
+        texts = (f"{name} {', '.join(f'{v:g}' for v in each)}" for name, each in found.items())
+        raise ShapeError(
+            f"processes call the monitor differently, by rank: {'; '.join(texts)}. sync=True needs "
+            "the same arguments, method, tau, step and number of pairs everywhere (drop_last=True)"
+        )
 
 
 def gathered_pairs(z1: Tensor, z2: Tensor, ranks: ProcessGroup) -> Contrast:
@@ -108,25 +131,10 @@ def gathered_towers(z1: Tensor, z2: Tensor, ranks: ProcessGroup) -> Contrast:
 def _gathered_rows(z1: Tensor, z2: Tensor, ranks: ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:
     """Unit rows: both views of this process (2b, d), then each view of all processes.
 
-    A batch that only one process cannot read makes all of them raise: none waits for another.
     Rows travel in the widest dtype that any process holds.
     """
-    try:
-        own, reason = Contrast.paired(z1, z2).anchors, None  # (2b, d)
-    except Exception as error:
-        own, reason = z1.new_empty(0, 0), error
-    wide = own.dtype == torch.float64
-    told = ranks.concatenated(torch.tensor([[*own.shape, wide]]))  # (world, 3)
-    shapes = told[:, :2]
-    if reason is not None:
-        raise reason
-    if (shapes == 0).any():
-        raise RowError("another process holds a batch that cannot be read; its log says why")
-    if (shapes != shapes[0]).any():
-        raise ShapeError(
-            f"processes hold batches of different shapes {shapes.tolist()}: sync=True needs the "
-            "same number of pairs everywhere (drop_last=True)"
-        )
-    own = own.to(torch.float64 if told[:, 2].any() else torch.float32)
+    own = Contrast.paired(z1, z2).anchors  # (2b, d)
+    wide = ranks.sum(torch.tensor(float(own.dtype == torch.float64)))
+    own = own.to(torch.float64 if wide else torch.float32)
     first, second = (ranks.concatenated(view) for view in own.chunk(2))
     return own, first, second
