@@ -306,3 +306,20 @@ def test_pairs_can_be_contrasted_across_and_the_finding_comes_first(tmp_path: Pa
     across = call("diagnose", first, "--pairs", second, "--layout", "cross")
     assert "128 anchors, 127 negatives" in across.output
     assert across.output.index("because") < across.output.index("127 negatives")
+
+
+def test_two_arrays_of_one_file_are_pairs_and_others_are_asked_for(tmp_path: Path) -> None:
+    first, second = (np.load(file) for file in healthy_files(tmp_path))
+    np.savez(tmp_path / "known.npz", image_embeds=first, text_embeds=second, ids=np.arange(128.0))
+    result = call("diagnose", tmp_path / "known.npz", "--tau", 0.2)
+    assert result.exit_code == 0, result.output
+    assert f"pairs: image_embeds and text_embeds of {tmp_path / 'known.npz'}" in result.stdout
+    torch.save({"a": torch.tensor(first), "b": torch.tensor(second)}, tmp_path / "other.pt")
+    result = call("diagnose", tmp_path / "other.pt")
+    assert result.exit_code == 2
+    assert "holds 2 arrays (a, b): say which, --key NAME" in " ".join(result.stderr.split())
+    assert "Spectrum of 128 rows" in call("diagnose", tmp_path / "other.pt", "--key", "a").output
+    paired = call("--json", "diagnose", tmp_path / "other.pt", "--key", "a,b", "--tau", 0.2)
+    assert json.loads(paired.stdout)["healthy"]
+    missing = call("diagnose", tmp_path / "other.pt", "--key", "c")
+    assert "has no array 'c'; it holds a, b" in " ".join(missing.stderr.split())

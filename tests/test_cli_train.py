@@ -292,3 +292,13 @@ def test_two_processes_train_on_one_batch_and_one_of_them_speaks(tmp_path, launc
     assert found[-1]["finished"] == 1
     read = [line["spectral/negatives"] for line in found if "spectral/negatives" in line]
     assert set(read) == {2 * 240 - 2}  # the global batch, not one process's half
+
+
+def test_common_settings_have_options_of_their_own(tmp_path):
+    words = ["--epochs", 1, "--batch-size", 64, "--tau", 0.3, "--lr", 0.001, "--seed", 4]
+    small = ["--set", "data.train_size=256", "--set", "encoder.width=4"]
+    result = run("train", *words, *small, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    config = json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]
+    assert (config["budget"]["epochs"], config["batches"]["batch_size"]) == (1, 64)
+    assert (config["method"]["tau"], config["optimizer"]["lr"], config["seed"]) == (0.3, 0.001, 4)

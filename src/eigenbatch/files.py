@@ -6,7 +6,8 @@ large amount of memory.
 
 import math
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -25,11 +26,12 @@ class FileFormatError(ValueError):
     """A file that holds no (rows, d) matrix of numbers, or several without saying which."""
 
 
-def load_embeddings(path: Path) -> Tensor:
+def load_embeddings(path: Path, key: str | None = None) -> Tensor:
     """The (rows, d) floating-point matrix stored in a file.
 
     Args:
-        path: a regular file ending in .npy, .npz, .safetensors, .pt or .pth with exactly one array.
+        path: a regular file ending in .npy, .npz, .safetensors, .pt or .pth.
+        key: which of several arrays it is; not needed where there is one.
 
     Returns:
         The matrix, on the CPU.
@@ -44,14 +46,39 @@ def load_embeddings(path: Path) -> Tensor:
         >>> load_embeddings(tmp_path / "z.npy").shape
         torch.Size([3, 3])
     """
+    with _explained(path):
+        stored = _read(path, key)
+        if not isinstance(stored, Tensor):
+            raise FileFormatError(f"holds a {type(stored).__name__}, not one array")
+        return _dense_matrix(stored)
+
+
+def array_names(path: Path) -> tuple[str, ...]:
+    """Names of the arrays in a file; none for .npy, which holds one."""
+    with _explained(path):
+        match path.suffix.lower():
+            case ".npz":
+                with zipfile.ZipFile(path) as archive:
+                    return tuple(one.filename.removesuffix(".npy") for one in archive.infolist())
+            case ".safetensors":
+                from safetensors import safe_open
+
+                with safe_open(path, "pt") as tensors:
+                    return tuple(tensors.keys())
+            case ".pt" | ".pth":
+                stored = torch.load(path, map_location="cpu", weights_only=True)
+                return tuple(map(str, stored)) if isinstance(stored, Mapping) else ()
+    return ()
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Raise a FileFormatError that names the file, whatever goes wrong."""
     if not path.is_file():  # opening a pipe would block
         kind = "a folder" if path.is_dir() else "not a regular file" if path.exists() else None
         raise FileFormatError(f"{path}: {f'{kind}, not a file' if kind else 'no such file'}")
     try:
-        stored = _read(path)
-        if not isinstance(stored, Tensor):
-            raise FileFormatError(f"holds a {type(stored).__name__}, not one array")
-        return _dense_matrix(stored)
+        yield
     except ModuleNotFoundError:
         raise
     except Exception as reason:  # any exception while reading means an invalid file
@@ -61,32 +88,34 @@ def load_embeddings(path: Path) -> Tensor:
         raise FileFormatError(f"{path}: {text}") from reason
 
 
-def _read(path: Path) -> object:
+def _read(path: Path, key: str | None) -> object:
     match path.suffix.lower():
         case ".npy":
+            if key is not None:
+                raise FileFormatError(f"holds one array without a name, not {key!r}")
             with path.open("rb") as file:
                 return _numpy_array(file, path.stat().st_size)
         case ".npz":
             with zipfile.ZipFile(path) as archive:
-                return _zipped_array(archive, path.stat().st_size)
+                return _zipped_array(archive, path.stat().st_size, key)
         case ".safetensors":
             from safetensors import safe_open
 
             with safe_open(path, "pt") as tensors:
-                return tensors.get_tensor(_only(tensors.keys()))
+                return tensors.get_tensor(_only(tensors.keys(), key))
         case ".pt" | ".pth":
             stored = torch.load(path, map_location="cpu", weights_only=True)
-            return stored[_only(stored)] if isinstance(stored, Mapping) else stored
+            return stored[_only(stored, key)] if isinstance(stored, Mapping) else stored
         case other:
             raise FileFormatError(
                 f"unknown ending {other!r}; save as .npy, .npz, .safetensors or .pt"
             )
 
 
-def _zipped_array(archive: zipfile.ZipFile, size: int) -> Tensor:
-    """The only array of a .npz file of `size` bytes, read after its sizes were compared."""
-    _only([member.filename.removesuffix(".npy") for member in archive.infolist()])
-    (member,) = archive.infolist()
+def _zipped_array(archive: zipfile.ZipFile, size: int, key: str | None) -> Tensor:
+    """One array of a .npz file of `size` bytes, read after its sizes were compared."""
+    members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
+    member = members[_only(members, key)]
     if member.file_size > max(LARGE, MAX_RATIO * size):
         raise FileFormatError(
             f"{size:,} bytes would become {member.file_size:,}: "
@@ -140,8 +169,13 @@ def _dense_matrix(stored: Tensor) -> Tensor:
     return stored.to(torch.float32) if stored.dtype.itemsize == 1 else stored  # float8
 
 
-def _only(names: Collection[str]) -> str:
+def _only(names: Collection[str], key: str | None) -> str:
+    """The array that is meant: the one named `key`, or the only one."""
+    listed = ", ".join(sorted(map(str, names))[:10]) or "none"
+    if key is not None:
+        if key not in names:
+            raise FileFormatError(f"has no array {key!r}; it holds {listed}")
+        return key
     if len(names) != 1:
-        listed = ", ".join(sorted(map(str, names))[:10]) or "none"
-        raise FileFormatError(f"holds {len(names)} arrays ({listed}), expected exactly one")
+        raise FileFormatError(f"holds {len(names)} arrays ({listed}): say which, --key NAME")
     return next(iter(names))

@@ -34,6 +34,10 @@ def diagnose(
     pairs: Annotated[
         Path | None, typer.Option(help="Positives: row i belongs to row i of EMBEDDINGS.")
     ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="Which array of a file with several; two, as a,b, are pairs."),
+    ] = None,
     tau: Annotated[float, typer.Option(help="Softmax temperature.")] = 0.1,
     layout: Annotated[
         Layout, typer.Option(help="paired: SimCLR, all views; cross: CLIP, one side to the other.")
@@ -45,14 +49,14 @@ def diagnose(
 ) -> None:
     """What embeddings on disk say about their gradient, and what to do about it.
 
+    A file with two arrays such as z1 and z2, or image_embeds and text_embeds, is read as pairs.
+
     Exit code 0: healthy; 1: a warning; 2: unusable input.
     """
     with errors(context.obj):
         if html is not None:
             _check_page(html)
-        if pairs is None and (unused := _given(context, "tau", "layout")):
-            context.obj.say(f"note: without --pairs these change nothing: {unused}")
-        report = _described(embeddings, pairs, tau, layout)
+        report = _described(context, embeddings, pairs, key, tau, layout)
         show_report(report, context.obj.console(), tables=tables)
         if html is not None:
             write_atomically(html, _page(report, embeddings, pairs))
@@ -150,29 +154,68 @@ def _given(context: typer.Context, *options: str) -> str:
     )
 
 
-def _described(embeddings: Path, pairs: Path | None, tau: float, layout: Layout) -> "Report":
+PAIRED = (
+    ("z1", "z2"), ("image_embeds", "text_embeds"), ("image_features", "text_features"),
+    ("image", "text"), ("query", "key"), ("q", "k"), ("anchor", "positive"), ("anchors", "keys"),
+    ("first", "second"),
+)  # fmt: skip
+"""Names under which files hold pairs."""
+
+
+def _described(
+    context: typer.Context,
+    embeddings: Path,
+    pairs: Path | None,
+    key: str | None,
+    tau: float,
+    layout: Layout,
+) -> "Report":
     from eigenbatch.core.contrast import positive_scalar
     from eigenbatch.diagnose import describe_cloud, describe_pairs
 
     positive_scalar(tau, "tau")
-    z = _rows(embeddings)
-    if pairs is None:
-        return describe_cloud(z)
-    positives = _rows(pairs)
-    if z.shape != positives.shape:
+    names = _names(embeddings, pairs, key)
+    sources = [(embeddings, name) for name in names]
+    if pairs is not None:
+        sources.append((pairs, None))
+    elif key is None and len(names) == 2:
+        context.obj.say(f"pairs: {names[0]} and {names[1]} of {embeddings}")
+    rows = [_rows(*source) for source in sources]
+    if len(rows) == 1:
+        if unused := _given(context, "tau", "layout"):
+            context.obj.say(f"note: without --pairs these change nothing: {unused}")
+        return describe_cloud(rows[0])
+    if rows[0].shape != rows[1].shape:
+        told = (f"{path}{f', {name},' if name else ''}" for path, name in sources)
+        first, second = (f"{t} {tuple(z.shape)}" for t, z in zip(told, rows, strict=True))
         raise ShapeError(
-            f"{embeddings} has shape {tuple(z.shape)} but {pairs} has {tuple(positives.shape)}: "
-            "row i of one is the positive of row i of the other"
+            f"shapes differ: {first} and {second}; row i of one is the positive of row i of the "
+            "other"
         )
-    return describe_pairs(z, positives, tau, layout.value)
+    return describe_pairs(rows[0], rows[1], tau, layout.value)
 
 
-def _rows(path: Path) -> "Tensor":
+def _names(embeddings: Path, pairs: Path | None, key: str | None) -> list[str | None]:
+    """Which arrays of the file are meant; two of them are pairs."""
+    from eigenbatch.files import array_names
+
+    if key is not None:
+        names: list[str | None] = [one.strip() for one in key.split(",")]
+        if len(names) > 2 or (pairs is not None and len(names) > 1):
+            raise ParameterError(f"--key {key} names too many arrays: one, or two as pairs")
+        return names
+    found = array_names(embeddings)
+    if pairs is None:
+        return [*next((pair for pair in PAIRED if set(pair) <= set(found)), (None,))]
+    return [None]
+
+
+def _rows(path: Path, name: str | None) -> "Tensor":
     """The embeddings in a file; a row that has no direction is named with the file."""
     from eigenbatch.core.contrast import unit_rows
     from eigenbatch.files import load_embeddings
 
-    z = load_embeddings(path)
+    z = load_embeddings(path, name)
     unit_rows(z, str(path))
     return z
 

@@ -28,6 +28,28 @@ from eigenbatch.train.methods import MethodConfig
 SELECTORS = "How batches are chosen: " + ", ".join(one.form for one in NAMES.values()) + "."
 
 
+Epochs = Annotated[float | None, typer.Option(help="Passes over the data.")]
+BatchSize = Annotated[int | None, typer.Option(help="Samples per batch, over all processes.")]
+Tau = Annotated[float | None, typer.Option(help="Softmax temperature.")]
+Rate = Annotated[float | None, typer.Option(help="Learning rate.")]
+Seed = Annotated[int | None, typer.Option(help="Of everything random; of compare the first.")]
+
+
+def _set(
+    epochs: float | None,
+    batch_size: int | None,
+    tau: float | None,
+    lr: float | None,
+    seed: int | None,
+) -> list[str]:
+    """The settings that options stand for."""
+    named = {
+        "budget.epochs": None if epochs is None else f"{epochs:g}", "method.tau": tau,
+        "batches.batch_size": batch_size, "optimizer.lr": lr, "seed": seed,
+    }  # fmt: skip
+    return [f"{name}={value}" for name, value in named.items() if value is not None]
+
+
 @app.command(epilog="Example: eigenbatch train --data cifar10 --data-dir data --selector greedy-64")
 def train(
     context: typer.Context,
@@ -39,6 +61,11 @@ def train(
         str | None, typer.Option(help="Settings to start from; by default those that fit --data.")
     ] = None,
     data_dir: DataDir = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    tau: Tau = None,
+    lr: Rate = None,
+    seed: Seed = None,
     setting: Settings = None,
     devices: Annotated[int, typer.Option(help="Processes (DDP), or GPUs.", min=1, max=1024)] = 1,
     out: Annotated[Path, typer.Option(help="Run directory.")] = Path("runs/train"),
@@ -57,7 +84,7 @@ def train(
         check_out(out)
         chosen = [f"batches.selector={selector}"] if selector else []
         chosen += [f"method={method}"] if method else []
-        chosen += encoder_settings(encoder)
+        chosen += encoder_settings(encoder) + _set(epochs, batch_size, tau, lr, seed)
         from eigenbatch.train.launch import fresh, resumed
 
         run = (
@@ -101,6 +128,11 @@ def compare(
     encoder: Encoder = None,
     recipe: Annotated[str | None, typer.Option(help="Settings to start from.")] = None,
     data_dir: DataDir = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    tau: Tau = None,
+    lr: Rate = None,
+    seed: Seed = None,
     setting: Settings = None,
     target: Annotated[float | None, typer.Option(help="Accuracy that time is measured to.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs; finished ones are kept.")] = Path(
@@ -126,7 +158,16 @@ def compare(
             raise ParameterError("compare takes its selectors from --selectors, not from --set")
         from eigenbatch.train.launch import check_comparable, configured
 
-        run = configured(recipe, data, data_dir, [*encoder_settings(encoder), *(setting or [])])
+        run = configured(
+            recipe,
+            data,
+            data_dir,
+            [
+                *encoder_settings(encoder),
+                *_set(epochs, batch_size, tau, lr, seed),
+                *(setting or []),
+            ],
+        )
         check_comparable(run)
         measure = "MRR" if run.method.pairs else "kNN"
         terminal.say(

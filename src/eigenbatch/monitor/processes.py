@@ -94,7 +94,7 @@ def check_header(values: Mapping[str, float] | None, group: dist.ProcessGroup | 
         return  # its own error is raised by the caller
     if told.isnan().any():
         raise RowError("another process holds a batch that cannot be read; its log says why")
-    if differing := [name for i, name in enumerate(HEADER) if len(told[:, i].unique()) > 1]:
+    if differing := [name for i, name in enumerate(HEADER) if len(set(told[:, i].tolist())) > 1]:
         found = {name: told[:, HEADER.index(name)].tolist() for name in differing}
         texts = (f"{name} {', '.join(f'{v:g}' for v in each)}" for name, each in found.items())
         raise ShapeError(
