@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from eigenbatch.runs.record import Mark, closing_line
+
 SETTINGS = {
     "data": "digits", "method": "simclr", "tau": 0.2, "encoder": "convnet", "dim": 128,
     "selector": "random", "batch_size": 128, "pool_size": None, "epochs": 12, "lr": 0.001,
@@ -123,8 +125,13 @@ def write_manifest(folder: Path, settings) -> None:
 
 
 def write_metrics(folder: Path, lines) -> None:
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (folder / "metrics.jsonl").write_text(text)
+    """As a recorder would: a line that says "finished" closes the record."""
+    path, texts = folder / "metrics.jsonl", []
+    for line in lines:
+        if line.get("finished"):
+            line = closing_line(line, Mark.of(path, "".join(texts).encode()))
+        texts.append(json.dumps(line) + "\n")
+    path.write_text("".join(texts))
 
 
 def write_comparison(folder: Path, *, seeds=4) -> Path:

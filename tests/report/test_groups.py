@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -86,8 +87,10 @@ def test_progress_by_time_compares_seeds_at_the_same_second(tmp_path):
 def test_a_finished_run_keeps_its_accuracy_while_slower_seeds_go_on(tmp_path):
     evaluated(tmp_path / "0", 0, [0.2, 0.4])  # after 1, 2 seconds
     evaluated(tmp_path / "1", 1, [0.4, 0.8])  # after 2, 4 seconds
-    with (tmp_path / "0" / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 20, "epoch": 2, "seconds": 2, "finished": 1}\n')
+    texts = (tmp_path / "0" / "metrics.jsonl").read_text().splitlines()
+    lines = [json.loads(text) for text in texts]
+    ending = {"step": 20, "epoch": 2, "seconds": 2, "finished": 1}
+    write_metrics(tmp_path / "0", [*lines, ending])
     went = progress_by_time(loaded(tmp_path)[0])
     assert went.seeds.tolist() == [2, 2]
     np.testing.assert_allclose(went.mean, [0.4, 0.6])

@@ -371,3 +371,60 @@ def test_a_reading_has_the_step_it_is_given(tmp_path):
             run.reading(reading, 10 * step)
         run.log(40, knn=0.5)
     assert read_run(tmp_path / "run").series["spectral/gradient"].step.tolist() == [0, 10, 20]
+
+
+def test_a_flipped_byte_of_a_finished_run_is_noticed_wherever_it_is(tmp_path):
+    with Recorder(tmp_path / "run", config={"tau": 0.1, "epochs": 3}) as run:
+        run.log(1, loss=2.5)
+        run.log(2, knn=0.25)
+    file = tmp_path / "run" / "metrics.jsonl"
+    whole = file.read_bytes()
+    assert read_run(tmp_path / "run").finished
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        file.write_bytes(bytes(damaged))
+        record = read_run(tmp_path / "run")
+        assert not record.finished or record.problems, bytes(damaged)
+
+
+def test_edited_settings_of_a_finished_run_are_noticed_and_a_longer_budget_is_none(tmp_path):
+    with Recorder(tmp_path / "run", config={"tau": 0.1, "budget": {"epochs": 3}}) as run:
+        run.log(1, knn=0.25)
+    manifest = tmp_path / "run" / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"epochs": 3', '"epochs": 5'))
+    assert read_run(tmp_path / "run").finished
+    manifest.write_text(text.replace('"tau": 0.1', '"tau": 0.5'))
+    record = read_run(tmp_path / "run")
+    assert not record.finished
+    assert record.problems
+
+
+def test_edited_settings_are_not_resumed(tmp_path):
+    run = Recorder(tmp_path / "run", config={"tau": 0.1})
+    run.log(1, loss=2.0)
+    mark = run.mark
+    manifest = tmp_path / "run" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("0.1", "0.5"))
+    with pytest.raises(RunError, match="beside it has other settings"):
+        Recorder(tmp_path / "run", resume=True, until=mark)
+
+
+def test_side_files_never_touch_what_is_not_ours(tmp_path):
+    precious = tmp_path / "precious.txt"
+    precious.write_text("mine")
+    directory = RunDirectory(tmp_path / "run")
+    directory.path.mkdir()
+    (directory.path / "lock").symlink_to(precious)
+    with pytest.raises(RunError, match="cannot be used as a lock"), directory.locked():
+        pass
+    (directory.path / "lock").unlink()
+    os.mkfifo(directory.path / "lock")
+    with pytest.raises(RunError, match="plain file"), directory.locked():
+        pass
+    (tmp_path / "note.txt.partial").symlink_to(precious)
+    write_atomically(tmp_path / "note.txt", b"whole")
+    assert (tmp_path / "note.txt").read_text() == "whole"
+    assert precious.read_text() == "mine"
+    assert not list(tmp_path.glob(".note*"))

@@ -9,11 +9,13 @@ The manifest is optional: metrics.jsonl alone is a run whose settings are unknow
 
 import json
 import os
+import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from eigenbatch.errors import RunError
 from eigenbatch.runs.provenance import provenance
@@ -121,7 +123,7 @@ class RunDirectory:
         in_use = RunError(f"{self.path} is in use by another process: wait for it, or stop it")
         if place in _held:
             raise in_use
-        with (self.path / "lock").open("w") as file:
+        with _own_file(self.path / "lock") as file:
             try:
                 import fcntl
 
@@ -182,12 +184,42 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     if path.is_dir():
         raise RunError(f"{path} is a folder: name a file in it, or another one")
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    with beside(path) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[BinaryIO]:
+    """A new file beside `path` that takes its place once all is written; gone after an error.
+
+    It is created exclusively under a name of its own: nothing of the user's is opened, and two
+    writers never share one.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    try:
+        with partial.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _own_file(path: Path) -> BinaryIO:
+    """A lock file, opened for writing but not truncated; raises if it is a link or not regular."""
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        file = os.fdopen(os.open(path, flags, 0o666), "r+b")
+    except OSError as error:
+        raise RunError(
+            f"{path} cannot be used as a lock ({error.strerror}): it must be a plain file of this "
+            "run. Move it away"
+        ) from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise RunError(f"{path} is no plain file, so it cannot be a lock: move it away")
+    return file
 
 
 def plain(config: object) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 """What a metrics file holds so far, so that a checkpoint can count on it.
 
-A mark is the number of lines and bytes and their SHA-256. The trainer stores one in every
-checkpoint, and the last line of a finished run holds one of everything before it. A resumed run
-compares, so that lost or changed lines are an error instead of a silently different result.
+One chain of checksums (SHA-256) begins with the run's settings, without what may change when a run
+is resumed, and goes through every line to the last. A mark is the number of lines and bytes and the
+chain so far. The trainer stores one in every checkpoint; the last line of a finished run holds one
+of everything before it, and the chain over itself. A resumed run compares, so that edited settings
+and lost or changed lines are an error instead of a silently different result. It tells damage, not
+forgery; of an unfinished run, only what the last mark of a checkpoint covers.
 """
 
 import hashlib
@@ -14,6 +17,9 @@ from typing import Any, Self
 
 from eigenbatch.errors import RunError
 
+CHANGEABLE = frozenset({"directory", "first", "second", "test_first", "test_second", "epochs"})
+"""Settings that are not part of the chain: data may move, and a run may go on for longer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
@@ -24,9 +30,9 @@ class Mark:
     sha256: str
 
     @classmethod
-    def of(cls, content: bytes) -> Self:
-        """The mark of a file with this content."""
-        digest = hashlib.sha256(content).hexdigest()
+    def of(cls, path: Path, content: bytes) -> Self:
+        """The mark of a metrics file at `path` with this content."""
+        digest = _chain(path, content).hexdigest()
         return cls(lines=content.count(b"\n"), size=len(content), sha256=digest)
 
     @classmethod
@@ -46,7 +52,7 @@ class RecordFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._digest = hashlib.sha256()
+        self._digest = _chain(path)
         self._lines = self._size = 0
         if path.exists():
             check_regular(path)
@@ -81,16 +87,17 @@ class RecordFile:
         """Drop the lines after `mark`; raises if what comes before is not what was marked."""
         content = self.path.read_bytes() if self.path.exists() else b""
         kept = content[: mark.size]
-        if len(kept) < mark.size or hashlib.sha256(kept).hexdigest() != mark.sha256:
+        if len(kept) < mark.size or _chain(self.path, kept).hexdigest() != mark.sha256:
             lines = content.count(b"\n")
             raise RunError(
-                f"{self.path} has lost or changed lines: the checkpoint counts on {mark.lines} "
+                f"{self.path} has lost or changed lines, or manifest.json beside it has other "
+                f"settings: the checkpoint counts on {mark.lines} "
                 f"lines ({mark.size} bytes), the file has {lines} ({len(content)} bytes). Restore "
-                "the file from a copy, or train again in another folder"
+                "the files from a copy, or train again in another folder"
             )
         if len(content) > mark.size:
             os.truncate(self.path, mark.size)
-        self._digest, self._lines, self._size = hashlib.sha256(), 0, 0
+        self._digest, self._lines, self._size = _chain(self.path), 0, 0
         self._count(kept)
 
     def mark_at(self, step: int) -> Mark:
@@ -107,7 +114,7 @@ class RecordFile:
                 ended = False  # damaged: its reader says so
             kept.append(text)
             ends = ends + 1 if ended else 0
-        return Mark.of(b"".join(kept[: len(kept) - ends]))
+        return Mark.of(self.path, b"".join(kept[: len(kept) - ends]))
 
     def _count(self, content: bytes) -> None:
         self._digest.update(content)
@@ -116,15 +123,35 @@ class RecordFile:
 
 
 def closing_line(line: dict[str, Any], mark: Mark) -> dict[str, Any]:
-    """The line that ends a finished run: `line`, and the mark of everything before it."""
-    return line | {"finished": 1, "record": asdict(mark)}
+    """The line that ends a finished run: `line`, the mark of all before it, and its own check."""
+    closing = line | {"finished": 1, "record": asdict(mark)}
+    text = json.dumps(closing, allow_nan=False).encode()
+    return closing | {"check": hashlib.sha256(text).hexdigest()}
+
+
+def _chain(path: Path, content: bytes = b"") -> "hashlib._Hash":
+    """The chain of a metrics file: the settings in the manifest beside it, then its lines."""
+    manifest = path.with_name("manifest.json")
+    try:
+        config = json.loads(manifest.read_bytes())["config"] if manifest.is_file() else None
+    except (ValueError, RecursionError, LookupError, TypeError):
+        config = None  # its reader says so
+    digest = hashlib.sha256(json.dumps(_lasting(config), sort_keys=True).encode())
+    digest.update(content)
+    return digest
+
+
+def _lasting(config: Any) -> Any:
+    """Settings without those that may change when a run is resumed: places, and its length."""
+    if isinstance(config, dict):
+        return {name: _lasting(one) for name, one in config.items() if name not in CHANGEABLE}
+    return config
 
 
 def is_whole(path: Path) -> bool | None:
     """Whether the file ends with a closing line that matches what comes before it.
 
-    None: there is no closing line, so the run is not finished. Closing lines of older versions
-    have no mark and count as whole.
+    None: there is no closing line, so the run is not finished.
     """
     content = path.read_bytes() if path.exists() else b""
     end = len(content)
@@ -137,13 +164,14 @@ def is_whole(path: Path) -> bool | None:
         return None
     if not isinstance(last, dict) or not last.get("finished"):
         return None
-    if "record" not in last:
-        return True
     try:
-        mark = Mark.from_plain(last["record"])
+        mark = Mark.from_plain(last.get("record"))
     except RunError:
         return False
-    return mark.size == start and hashlib.sha256(content[:start]).hexdigest() == mark.sha256
+    if mark.size != start or _chain(path, content[:start]).hexdigest() != mark.sha256:
+        return False
+    text, _, check = content[start:end].rpartition(b', "check": ')
+    return check == b'"%s"}' % hashlib.sha256(text + b"}").hexdigest().encode()
 
 
 def check_regular(path: Path) -> None:

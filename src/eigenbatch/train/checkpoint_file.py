@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from eigenbatch.errors import CheckpointError
+from eigenbatch.runs.directory import beside
 
 VERSION = 2
 SEAL = b"\neigenbatch checkpoint sha256 "
@@ -32,16 +33,14 @@ def save_checkpoint(state: dict[str, Any], path: Path) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     payload = buffer.getbuffer()
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    with beside(path) as file:
         file.write(payload)
         file.write(_seal(payload))
         file.flush()
         os.fsync(file.fileno())
-    _payload(partial)
-    if path.exists():
-        path.replace(previous(path))
-    partial.replace(path)
+        _payload(Path(file.name))
+        if path.exists():
+            path.replace(previous(path))
 
 
 def load_checkpoint(path: Path, warn: Callable[[str], None]) -> dict[str, Any]:

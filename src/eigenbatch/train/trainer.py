@@ -249,7 +249,9 @@ def _recorder(
             f"{directory.path} was begun with other data than these: resume it with those, or "
             "train in another folder"
         )
-    mark = Mark.of(b"") if state is None else Mark.from_plain(state.get("record"))
+    mark = (
+        Mark.of(directory.metrics, b"") if state is None else Mark.from_plain(state.get("record"))
+    )
     recorder = Recorder(directory.path, resume=True, until=mark)
     if stored != run:
         entries: dict[str, Any] = {"config": to_plain(run)}
