@@ -78,7 +78,9 @@ def test_the_command_tells_the_story_in_its_runs_own_numbers(tmp_path, monkeypat
     assert f"{mistake.final('mrr'):.3f} after it" in result.output
     hard = read_run(tmp_path / "demo" / "compare" / "neighbours" / "seed-2")
     assert f" -> {hard.final('mrr'):.3f}" in result.output
-    assert len(result.output.splitlines()) <= 10
+    assert len(result.output.splitlines()) <= 13
+    assert "logits * tau: wrong, temperature multiplied" in result.output
+    assert "logits / tau: right, symmetric InfoNCE" in result.output
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "identical views" in page
     assert "points against random" in page

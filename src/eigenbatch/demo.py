@@ -90,14 +90,12 @@ def train(
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, epochs * len(sampler))
     monitor = SpectralMonitor(TAU, every=READ_EVERY)
     monitor.say_through(say)
-    target = torch.arange(BATCH)
     recorder.log(0, epoch=0, mrr=retrieval(encoder, letters))
     for step, epoch, ids in _batches(sampler, epochs):
         first = view(letters.sans[:, training[ids]], generator)
         second = first if same_view else view(letters.serif[:, training[ids]], generator)
         z1, z2 = normalize(encoder(torch.cat([first, second]))).chunk(2)  # (b, d)
-        logits = z1 @ z2.T / TAU  # (b, b)
-        loss = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
+        loss = contrastive(z1, z2)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -107,6 +105,18 @@ def train(
         recorder.reading(monitor(z1, z2, layout="cross"))
         if (step + 1) % len(sampler) == 0:
             recorder.log(step + 1, epoch=epoch + 1, mrr=retrieval(encoder, letters))
+
+
+def contrastive(z1: Tensor, z2: Tensor) -> Tensor:
+    """Symmetric InfoNCE of unit rows (b, d), as CLIP has it."""
+    logits, target = z1 @ z2.T / TAU, torch.arange(len(z1))  # (b, b)
+    return (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
+
+
+def without_temperature(z1: Tensor, z2: Tensor) -> Tensor:
+    """The same with a mistake: logits are multiplied by the temperature."""
+    logits, target = z1 @ z2.T * TAU, torch.arange(len(z1))
+    return (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
 
 
 def new_encoder(seed: int) -> nn.Module:

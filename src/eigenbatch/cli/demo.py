@@ -1,4 +1,4 @@
-"""`eigenbatch demo`: a common mistake named while it trains, its remedy, and harder batches."""
+"""`eigenbatch demo`: a loss checked, a mistake named in training, its remedy, planned batches."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ def demo(
         "runs/demo"
     ),
 ) -> None:
-    """Train with a common mistake, see it named, correct it, then choose harder batches.
+    """Check a loss, train with a common mistake, see it named, correct it, plan better batches.
 
     About a minute on two cores, nothing is downloaded. Runs that are finished are kept.
     """
@@ -44,11 +44,24 @@ def demo(
             f"Task: find a letter of one typeface in another; {count:,} letters, {held_out} only "
             "in the test; MRR: 1 is best."
         )
+        _loss(terminal)
         wrong = _mistake(letters, out / "mistake", terminal)
         result = _comparison(letters, out / "compare", terminal)
         page = build([out], out / "report.html")
     terminal.say(f"page: {page}")
     terminal.result(_numbers(wrong, result) | {"page": str(page)})
+
+
+def _loss(terminal: Terminal) -> None:
+    """A loss with a mistake, and the one that is trained with."""
+    from eigenbatch.demo import TAU, contrastive, without_temperature
+    from eigenbatch.monitor.check import check_loss
+
+    terminal.say("1. Checking the loss before training.")
+    for text, loss in (("logits * tau", without_temperature), ("logits / tau", contrastive)):
+        report = check_loss(loss, TAU)
+        told = report.mistakes[0] if report.mistakes else report.kind
+        terminal.say(f"   {text}: {'right' if report.right else 'wrong'}, {told}.")
 
 
 def _mistake(letters: "Letters", folder: Path, terminal: Terminal) -> "RunRecord":
@@ -59,7 +72,7 @@ def _mistake(letters: "Letters", folder: Path, terminal: Terminal) -> "RunRecord
     from eigenbatch.runs.comparison import read_if_finished, set_aside
     from eigenbatch.runs.findings import worth_saying
 
-    terminal.say("1. Training with a mistake: one picture is used as both views.")
+    terminal.say("2. Training with a mistake: one picture is used as both views.")
     warn = _warner(terminal)
     if done := read_if_finished(folder):
         for one in worth_saying(done.metrics.records["findings"]):
@@ -102,7 +115,7 @@ def _comparison(letters: "Letters", folder: Path, terminal: Terminal) -> "Compar
         if len(done) == 1:
             terminal.say(f"   MRR {accuracy:.3f}.{_remark(folder / name / f'seed-{seed}')}")
             terminal.say(
-                f"3. Batches of similar letters (Neighbours) against random ones, {SEEDS} seeds."
+                f"4. Planned batches of similar letters against random ones, {SEEDS} seeds."
             )
         elif name == "neighbours":
             text = f"   {done['random', seed]:.3f} -> {accuracy:.3f}"  # a line that grows
@@ -112,7 +125,7 @@ def _comparison(letters: "Letters", folder: Path, terminal: Terminal) -> "Compar
         say = warn if not done else lambda text: None  # later warnings are on the page
         train(letters, selectors[name](), seed, recorder, say=say)
 
-    terminal.say("2. The advice applied: the second view shows the letter in another typeface.")
+    terminal.say("3. The advice applied: the second view shows the letter in another typeface.")
     result = compare(corrected, list(selectors), SEEDS, folder, progress=progress)
     gain = result.entries[1].accuracy_gain
     reading = (
