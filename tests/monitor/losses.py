@@ -693,3 +693,91 @@ WRONG = {
         "temperature multiplied",
     ),
 }  # fmt: skip
+
+
+# --- Wrong, each found by one general knob: a place, a half, a function of the loss, a number ---
+
+
+def _halves(first, second):
+    labels = torch.arange(len(first))
+    return (cross_entropy(first, labels) + cross_entropy(second, labels)) / 2
+
+
+def flipped_labels_without_transpose(z1, z2):
+    logits, labels = _cross(z1, z2), torch.arange(len(z1))
+    return (cross_entropy(logits, labels) + cross_entropy(logits, labels.flip(0))) / 2
+
+
+def joined_along_features(z1, z2):
+    a, b = normalize(torch.cat([z1, z2], 1), dim=1).chunk(2, 1)
+    return _both(a @ b.T / TAU)
+
+
+def normalised_over_the_views(z1, z2):
+    a, b = normalize(torch.stack([z1, z2]), dim=0)
+    return _both(a @ b.T / TAU)
+
+
+def einsum_over_all_positives(q, k, queue):
+    q, k = normalize(q, dim=1), normalize(k, dim=1)
+    logits = torch.cat([torch.einsum("nc,mc->n", q, k)[:, None], q @ queue.T], 1) / TAU
+    return cross_entropy(logits, torch.zeros(len(q), dtype=torch.long))
+
+
+def squared_positive(z1, z2):
+    cosines = _cross(z1, z2, 1)
+    return ((cosines / TAU).logsumexp(1) - cosines.diagonal().square() / TAU).mean()
+
+
+def no_mask_and_labels_of_themselves(z1, z2):
+    z = normalize(torch.cat([z1, z2]), dim=1)
+    return cross_entropy(z @ z.T / TAU, torch.arange(len(z)))
+
+
+def one_view_by_one_norm(z1, z2):
+    return _both(normalize(z1, dim=1) @ (z2 / z2.norm()).T / TAU)
+
+
+def positives_detached(z1, z2):
+    cosines = _cross(z1, z2, 1)
+    positive = cosines.diagonal()
+    return _both((cosines - torch.diag(positive - positive.detach())) / TAU)
+
+
+def softmax_then_temperature(z1, z2):
+    return cross_entropy(_cross(z1, z2, 1).softmax(1) / TAU, torch.arange(len(z1)))
+
+
+WRONG |= {
+    "flipped labels": (flipped_labels_without_transpose, "in one of two halves"),
+    "joined along features": (joined_along_features, "joined along the features"),
+    "over the views": (normalised_over_the_views, "normalised over the views"),
+    "einsum": (einsum_over_all_positives, "positive summed over all keys"),
+    "squared positive": (squared_positive, "cosine squared in the numerator only"),
+    "no mask, own labels": (no_mask_and_labels_of_themselves, "the anchor itself"),
+    "one norm, z2": (one_view_by_one_norm, "needs its own norm (z2 only)"),
+    "positives detached": (positives_detached, "positives are detached"),
+    "softmax, then tau": (softmax_then_temperature, "temperature after the softmax"),
+    "squared loss": (lambda a, b: _both(_cross(a, b)) ** 2, "loss is squared"),
+    "exp of the loss": (lambda a, b: _both(_cross(a, b)).exp(), "exponential of the loss"),
+    "L1": (
+        lambda a, b: _both(-torch.cdist(normalize(a, dim=1), normalize(b, dim=1), p=1) / TAU),
+        "L1 distance",
+    ),
+    "clamped logits": (lambda a, b: _both(_cross(a, b).clamp(max=5)), "logits clamped at 5"),
+    "temperature in one half": (
+        lambda a, b: _halves(_cross(a, b), _cross(b, a, 1)), "temperature absent",
+    ),
+    "diagonal of CLIP": (
+        lambda a, b: _both(_cross(a, b).fill_diagonal_(-1e9)), "the positive is masked",
+    ),
+    "1 in the denominator": (
+        lambda a, b: (_cross(a, b).exp().sum(1).add(1).log() - _cross(a, b).diagonal()).mean(),
+        "1 is added to the denominator",
+    ),
+    "no log in the denominator": (
+        lambda a, b: (_cross(a, b).exp().sum(1) - _cross(a, b).diagonal()).mean(),
+        "no logarithm of the denominator",
+    ),
+    "sum of three": (lambda a, b: 3 * _terms(a, b).sum(), "sum over"),
+}  # fmt: skip

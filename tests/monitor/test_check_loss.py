@@ -144,6 +144,9 @@ def test_another_loss_is_not_judged_and_what_it_does_is_said():
     report = check_loss(lambda z1, z2: ((z1 @ z2.T - torch.eye(len(z1))) ** 2).mean(), TAU)
     assert (report.right, report.kind) == (None, "unknown")
     assert "its own key pulled 1.00" in report.remarks[0]
+    report = check_loss(lambda z1, z2: 2 - 2 * (normalize(z1) * normalize(z2)).sum(1).mean(), TAU)
+    assert (report.right, report.kind) == (None, "unknown")
+    assert "no denominator" in report.remarks[0]
     report = check_loss(lambda z1, z2: (normalize(z1) * normalize(z2)).sum().tanh(), TAU)
     assert report.right is False
     assert "its own key pushed 1.00" in report.mistakes[0]

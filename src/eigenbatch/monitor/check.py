@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from eigenbatch.checks import check_callable, check_type, whole
-from eigenbatch.core.precision import positive_scalar
+from eigenbatch.core.contrast import positive_scalar
 from eigenbatch.errors import LossError, ParameterError
 from eigenbatch.monitor.check_calls import (
     DIM,
@@ -155,23 +155,49 @@ def check_loss(
     return reports[0]
 
 
-def _report(evidence: Evidence, call: Call, tau: float) -> LossReport:
-    """Explain the evidence and put it into words."""
-    measured, report = evidence.measured, partial(LossReport, tau=tau)
+UNITS = ("small", "middle", "large", "orthonormal")
+"""Probes of unit rows."""
+
+
+def _undecided(evidence: Evidence, tau: float) -> LossReport | None:
+    """What needs no search: values that are not finite, coarse, huge, 0 or only attract."""
+    measured, report = evidence.measured, partial(LossReport, tau=tau, kind="unknown")
     bad = [name for name, one in measured.items() if not all(map(math.isfinite, one.values))]
     if bad:
         text = f"the loss is NaN or infinite on unit rows ({bad[0]}) in float64"
         if 1 / tau > LARGEST_EXPONENT:
-            return report(right=False, kind="unknown", mistakes=(f"overflow: {text}",))
+            return report(right=False, mistakes=(f"overflow: {text}",))
         raise LossError(f"{text}: is a row masked completely, or a logarithm taken of 0?")
     if evidence.dtype.itemsize < 4:
         text = "half precision: the loss computes in it, too coarse to tell; ask for float32"
-        return report(right=None, kind="unknown", remarks=(text,))
-    every = [value for one in measured.values() for value in one.values]
-    if max(every) == min(every):
-        raise LossError(f"the loss is {every[0]:g} whatever its rows are: is it computed of them?")
+        return report(right=None, remarks=(text,))
+    if len(every := {value for one in measured.values() for value in one.values}) == 1:
+        raise LossError(
+            f"the loss is {every.pop():g} whatever its rows are: is it computed of them?"
+        )
+    units = [measured[name] for name in UNITS]
+    values = [value for one in units for value in one.values]
+    if min(values) > 1e3 and max(values) - min(values) < 1e-6 * max(values):
+        text = f"the loss is {values[0]:.2g} whatever its rows are: the positive is masked"
+        fix = "labels or a mask are wrong (is the anchor itself among its positives?)"
+        return report(right=False, mistakes=(f"{text}, {fix}",))
+    if max(map(abs, values)) < 1e-6:
+        text = "the loss is nearly 0 on random rows: the positive outweighs all keys"
+        fix = "are positives summed over the batch, or negatives missing?"
+        return report(right=False, mistakes=(f"{text}, {fix}",))
+    if _attracts_only(units, TOLERANCES[evidence.dtype][0]):
+        text = "no denominator: positives are pulled and nothing is pushed (BYOL, SimSiam)"
+        return report(right=None, remarks=(f"differs from InfoNCE: {text}",))
+    return None
+
+
+def _report(evidence: Evidence, call: Call, tau: float) -> LossReport:
+    """Explain the evidence and put it into words."""
+    if undecided := _undecided(evidence, tau):
+        return undecided
+    measured, report = evidence.measured, partial(LossReport, tau=tau)
     tolerance, gradient_tolerance = TOLERANCES[evidence.dtype]
-    units = [measured[name] for name in ("small", "middle", "large", "orthonormal")]
+    units = [measured[name] for name in UNITS]
     world, dim = units[0].probe.world, units[0].probe.z1.shape[1]
     with torch.inference_mode():
         search = Search(tau, units, tolerance)
@@ -198,7 +224,7 @@ def _report(evidence: Evidence, call: Call, tau: float) -> LossReport:
         remarks.append("the matrix must hold interleaved views: z1[0], z2[0], z1[1], z2[1], ...")
         mistakes = mistakes[1:]
     if length:
-        (mistakes if length in WRONG_LENGTHS else remarks).append(length)
+        (mistakes if length.startswith("z") else remarks).append(length)
     probe = measured["middle" if length == UNKNOWN else "lengths"]
     for mistake, fault in _gradient_faults(scaled, tau, probe, gradient_tolerance):
         (mistakes if mistake else remarks).append(fault)
@@ -222,6 +248,16 @@ def _report(evidence: Evidence, call: Call, tau: float) -> LossReport:
         right = None
         remarks.append("tau = 1 hides what is done with tau: check at another temperature")
     return report(right=right, kind=kind, mistakes=tuple(mistakes), remarks=tuple(remarks))
+
+
+def _attracts_only(units: Sequence[Measured], tolerance: float) -> bool:
+    """Whether the loss is a + b (mean cosine of positives)."""
+    cosine = torch.cat([(one.probe.z1 * one.probe.z2).sum(1).view(one.probe.world, -1).mean(1)
+                        for one in units])  # fmt: skip
+    told = torch.tensor([one.values for one in units], dtype=cosine.dtype).flatten()
+    line = torch.stack([torch.ones_like(cosine), cosine], 1)
+    left = told - line @ torch.linalg.lstsq(line, told[:, None]).solution[:, 0]
+    return bool(left.abs().max() <= tolerance * told.abs().max())
 
 
 def _unknown(measured: Measured, call: Call, report: Callable[..., LossReport]) -> LossReport:
@@ -248,32 +284,26 @@ def _unknown(measured: Measured, call: Call, report: Callable[..., LossReport]) 
         for name, pull in groups.items()
     )
     text = f"{differs}; on orthonormal rows an anchor is, relative to the strongest: {facts}"
-    if groups["its own key"] <= 0 or groups["its own key"] < groups["other keys"]:
-        wrong = f"{text}; its own key must be pulled most: are labels or sign wrong?"
-        return report(right=False, kind="unknown", mistakes=(wrong,))
-    elsewhere = pulls.clone().fill_diagonal_(-torch.inf)
-    if bool((elsewhere.amax(1) > own + 1e-9).any()):
-        i = int((elsewhere.amax(1) - own).argmax())
-        j = int(elsewhere[i].argmax())
-        row = f"{('z1', 'z2', 'queue')[int(probe.side[j])]}[{j % total}]"
-        wrong = f"{text}; wrong positive (labels or mask): z1[{i}] is pulled most towards {row}"
-        return report(right=False, kind="unknown", mistakes=(wrong,))
+    elsewhere = pulls.clone()
+    elsewhere[:, total : 2 * total].fill_diagonal_(-torch.inf)
+    most, row = elsewhere.fill_diagonal_(-torch.inf).max(1)
+    if most.mean() > own.mean() or own.mean() <= 0:
+        i = int((most - own).argmax())
+        place = f"{('z1', 'z2', 'queue')[int(probe.side[row[i]])]}[{int(row[i]) % total}]"
+        text += f"; wrong positive (labels, mask or sign): z1[{i}] is pulled most towards {place}"
+        return report(right=False, kind="unknown", mistakes=(text,))
     return report(right=None, kind="unknown", remarks=(text,))
 
 
 # --- Rows that are not of length 1, and equal labels ---
 
 UNKNOWN = "right on unit rows only: other lengths of rows change it in another way"
-LENGTHS = {
-    "": (1, 1, 0),  # a queue of unit rows is stored, as in MoCo
-    "not normalised inside: right only if it is given unit rows": (0, 0, 0),
-    "z1 is not normalised": (0, 1, 1),
-    "z2 is not normalised": (1, 0, 1),
-    "only z1 is normalised": (1, 0, 0),
-    "only z2 is normalised": (0, 1, 0),
-    "rows divided by their squared length": (2, 2, 2),
-}
-WRONG_LENGTHS = tuple(LENGTHS)[2:]
+LENGTHS = (  # the powers of the lengths that z1, z2 and queue are divided by
+    ("", (1, 1, 0)),  # a queue of unit rows is stored, as in MoCo
+    ("not normalised inside: right only if it is given unit rows", (0, 0, 0)),
+    ("z1 is not normalised", (0, 1, 1)), ("z1 is not normalised", (0, 1, 0)),
+    ("z2 is not normalised", (1, 0, 1)), ("z2 is not normalised", (1, 0, 0)),
+)  # fmt: skip
 
 
 def _lengths(match: Match, tau: float, measured: Measured, tolerance: float) -> tuple[Match, str]:
@@ -284,7 +314,7 @@ def _lengths(match: Match, tau: float, measured: Measured, tolerance: float) -> 
     search = Search(tau, [measured], tolerance)
     if search.explains(match):
         return match, ""
-    for text, powers in LENGTHS.items():
+    for text, powers in LENGTHS:
 
         def rows(rows: Tensor, probe: Probe, powers: tuple[int, ...] = powers) -> Tensor:
             power = torch.tensor(powers, dtype=rows.dtype)[probe.side]
@@ -310,18 +340,16 @@ def _labelled(match: Match, tau: float, measured: Measured, tolerance: float) ->
 # --- The gradient ---
 #
 # With L_s the matched loss of process s, its part G(role, view) is the gradient of sum_s L_s
-# through rows of that view in one role: anchor or key, in the numerator (+) or the denominator (-),
-# of the process's own loss or of another's. A right loss has the gradient sum G: DDP divides it by
-# W, which gives the gradient of mean_s L_s. A detached view, a gather without gradient, or a gather
-# whose backward is not summed leave out or scale some of the parts.
+# through rows of that view in one role: anchor or key, of the numerator (+), of a negative (-) or
+# of the positive in the denominator (=), of the process's own loss or of another's. A right loss
+# has the gradient sum G: DDP divides it by W, which gives the gradient of mean_s L_s. A detached
+# view, or a gather without gradient or sum in its backward, leave out or scale some of the parts.
 
+Kernel = Callable[[Tensor, Tensor], Tensor]
 Weights = Callable[[str, str], float]
 """(role, view) -> how much of that part of the gradient there is."""
 
-ROLES = (
-    "anchor+", "own key+", "other key+", "anchor-", "own key-", "other key-",
-    "own positive-", "other positive-",  # the positive in the denominator
-)  # fmt: skip
+ROLES = [f"{who}{sign}" for sign in "+-=" for who in ("anchor", "own key", "other key")]
 
 
 def _parts(match: Match, tau: float, probe: Probe) -> dict[tuple[str, str], Tensor]:
@@ -337,14 +365,13 @@ def _parts(match: Match, tau: float, probe: Probe) -> dict[tuple[str, str], Tens
             positive[half.anchors, half.positive] = True
 
         def cosines(
-            sign: str, key: str, rows: dict[str, Tensor] = rows, terms: Terms = terms
+            sign: str, rows: dict[str, Tensor] = rows, kernel: Kernel = terms.kernel
         ) -> Tensor:
-            own, other = (terms.kernel(rows[f"anchor{sign}"], rows[f"{of} {key}{sign}"])
+            own, other = (kernel(rows[f"anchor{sign}"], rows[f"{of} key{sign}"])
                           for of in ("own", "other"))  # fmt: skip
             return torch.where(same, own, other)
 
-        denominator = torch.where(positive, cosines("-", "positive"), cosines("-", "key"))
-        total = total + terms.value(cosines("+", "key"), denominator)
+        total = total + terms.value(cosines("+"), torch.where(positive, cosines("="), cosines("-")))
     found = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
     both, parts = 2 * len(probe.z1), {}
     for role, gradient in zip(ROLES, found, strict=True):
@@ -364,15 +391,21 @@ def _gradient_faults(
     flat, told = probe.rows[: len(told)], told.flatten()  # (2N d,)
     with torch.enable_grad():
         parts = _parts(match, tau, probe)
+    if not parts:
+        return []
+    columns = torch.stack(list(parts.values()), 1)  # (2N d, parts)
     if told.abs().max() == 0:
         text = "the loss has no gradient: is it detached, or rows gathered without gradient?"
-        return [(True, text)] if parts else []
-    columns = torch.stack(list(parts.values()), 1)  # (2N d, parts)
+        return [(True, text)] if columns.sum(1).abs().max() > 1e-13 else []
+
+    if max(told.norm(), columns.sum(1).norm()) < 1e-6:  # a loss of nearly 0
+        return []
+    close = tolerance * max(1e-3, float(told.norm()))
 
     def factor(weights: Weights) -> float | None:
         """The c of told = c * weighted parts, else None."""
         weight = torch.tensor([weights(role, view) for role, view in parts], dtype=told.dtype)
-        return _multiple(told, columns @ weight, tolerance * float(told.norm()))
+        return _multiple(told, columns @ weight, close)
 
     if match.form.queue != "none" and factor(lambda role, view: float(view == "z1")) is not None:
         parts = {key: part for key, part in parts.items() if key[1] == "z1"}
@@ -385,7 +418,7 @@ def _gradient_faults(
         (z.view_as(flat) - (z.view_as(flat) * radial).sum(1, keepdim=True) * radial).flatten()
         for z in (told, columns.sum(1))
     )
-    if _multiple(across, whole, tolerance * float(told.norm())) is not None:
+    if _multiple(across, whole, close) is not None:
         text = (
             "the length of the rows is detached in the normalisation: the gradient also changes "
             "lengths, which the loss does not depend on"
@@ -466,11 +499,13 @@ def _patterns(match: Match, world: int) -> Iterator[tuple[Weights, bool, str]]:
                 "their gradient"
             )  # fmt: skip
     for ends, text in (
-        ("-", "the denominator is detached: nothing pushes negatives apart"),
+        (("-", "="), "the denominator is detached: nothing pushes negatives apart"),
         ("+", "the numerator is detached: nothing pulls positives together"),
         ("key-", "negatives are detached: keys in the denominator have no gradient"),
-        (("key+", "positive-"), "positives are detached: the positive key has no gradient"),
-        (("anchor+", "anchor-"), "anchors are detached: only the keys have a gradient"),
+        ("-", "negatives are detached: only positives have a gradient"),
+        (("key+", "key="), "positives are detached: the positive key has no gradient"),
+        (("+", "="), "positives are detached: their logits have no gradient"),
+        (("anchor+", "anchor-", "anchor="), "anchors are detached: only keys have a gradient"),
     ):
         yield partial(_left_out, ends=ends), True, text
 

@@ -67,48 +67,55 @@ def make_probes(
     def noise(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
 
-    def probe(n: int, share: float) -> Probe:
+    def unit(rows: int) -> Tensor:
+        return normalize(noise(rows, dim), dim=1)
+
+    def batch(z1: Tensor, z2: Tensor, stored: Tensor) -> Probe:
+        labels = torch.arange(len(z1), device="cpu")
+        return Probe(z1=z1, z2=z2, queue=stored, labels=labels, world=world)
+
+    def probe(n: int) -> Probe:
         """Rows sqrt(1 - share) u + sqrt(share) v, cosines 1 - share + share <v, w>."""
-        total, stored = n * world, QUEUE * world * queue
-        common = normalize(noise(1, dim), dim=1)
-        first = normalize(noise(total, dim), dim=1)
-        second = normalize(first + 0.8 * normalize(noise(total, dim), dim=1), dim=1)
-        others = normalize(noise(stored, dim), dim=1)
-        z1, z2, keys = (
+        share = min(1.0, tau * dim**0.5)  # <v, w> is spread by 1 / sqrt(d)
+        common, first = unit(1), unit(n * world)
+        second = normalize(first + 0.8 * unit(n * world), dim=1)
+        z1, z2, stored = (
             normalize(math.sqrt(1 - share) * common + math.sqrt(share) * v, dim=1)
-            for v in (first, second, others)
+            for v in (first, second, unit(QUEUE * world * queue))
         )
-        return Probe(
-            z1=z1, z2=z2, queue=keys, labels=torch.arange(total, device="cpu"), world=world
-        )
+        return batch(z1, z2, stored)
 
     def orthonormal(n: int) -> Probe:
         """All rows nearly at right angles, as far as the dimension allows."""
-        total = n * world
-        rows = noise(dim, 2 * total)
-        if 2 * total <= dim:
-            rows = torch.linalg.qr(rows).Q
-        z1, z2 = normalize(rows.T + 0.3 * tau * noise(2 * total, dim) / dim**0.5, dim=1).chunk(2)
-        stored = normalize(noise(QUEUE * world * queue, dim), dim=1)
-        return Probe(z1=z1, z2=z2, queue=stored, labels=torch.arange(total), world=world)
+        rows = noise(dim, 2 * n * world)
+        rows = torch.linalg.qr(rows).Q if 2 * n * world <= dim else rows
+        rows = rows.T + 0.3 * tau * noise(2 * n * world, dim) / dim**0.5
+        z1, z2 = normalize(rows, dim=1).chunk(2)
+        return batch(z1, z2, unit(QUEUE * world * queue))
 
-    share = min(1.0, tau * dim**0.5)  # <v, w> is spread by 1 / sqrt(d)
     small, middle, large = (pairs,) * 3 if pairs else (PAIRS - 3, PAIRS, PAIRS + 2)
-    units = {
-        "small": probe(small, share), "middle": probe(middle, share), "large": probe(large, share),
-        "orthonormal": orthonormal(small),
-    }  # fmt: skip
-    raw = probe(middle, share)
+    probes = {"small": probe(small), "middle": probe(middle), "large": probe(large)}
+    probes["orthonormal"] = orthonormal(small)
+    raw = probe(middle)
     z1, z2, stored = (z * noise(len(z), 1).mul(0.4).exp() for z in (raw.z1, raw.z2, raw.queue))
     labels = torch.arange(middle * world) // 2 * 2  # two samples per label, one left over or none
     labels[0] = labels[-1] if middle * world > 4 else labels[0]
-    return units | {
-        "lengths": replace(raw, z1=z1, z2=z2, queue=stored),
-        "labels": replace(probe(middle, share), labels=labels),
-    }
+    probes["lengths"] = replace(raw, z1=z1, z2=z2, queue=stored)
+    probes["labels"] = replace(probe(middle), labels=labels)
+    return probes
 
 
 # --- Calling the loss ---
+
+
+SCALES = ("tau", "logit_scale", "logit_bias")
+PAIRED = ["rows", "rows"]
+KNOWN = (
+    PAIRED, [*PAIRED, "labels"], [*PAIRED, "queue"], ["rows"], ["rows", "labels"], ["views"],
+    ["views", "labels"],
+)  # fmt: skip
+SHORT = {"labels": ["z1", "z2", "labels"], "queue": ["q", "k", "queue"]}
+"""Words that `form` may be in place of a list."""
 
 
 def readings(loss: Callable[..., Any], form: str | None) -> list[tuple[str, ...]]:
@@ -126,54 +133,37 @@ def readings(loss: Callable[..., Any], form: str | None) -> list[tuple[str, ...]
         ]
     except (TypeError, ValueError):
         given = []
-    required = [name for name, optional in given if not optional]
-    required = required or [name for name, _ in given[:2]] or ["z1", "z2"]
+    names = [name for name, optional in given if not optional]
+    names = names or [name for name, _ in given[:2]] or ["z1", "z2"]
     if form is not None:
         words = [word.strip().lower() for word in form.strip("() ").split(",") if word.strip()]
-        scales = [name for name in required if _role(name) in SCALES]
-        required = SHORT.get(form, words) + scales
-    roles = [_role(name) for name in required]
-    if len(required) == 2:  # an image i and a text t
-        roles = ["rows" if one.startswith("tau") else one for one in roles]
-    words = [f"{role}:{name}" for role, name in zip(roles, required, strict=True) if role in SCALES]
+        names = SHORT.get(form, words) + [name for name in names if _role(name) in SCALES]
+    roles = [_role(name) for name in names]
+    if len(roles) == 2:  # an image i and a text t
+        roles = ["rows" if role == "tau" else role for role in roles]
+    scales = [f"{role}:{name}" for role, name in zip(roles, names, strict=True) if role in SCALES]
     roles = [role for role in roles if role not in SCALES]
-    if roles[:2] == ["rows", "rows"] and len(roles) == 3 and roles[2] == "rows":
+    if roles == ["rows"] * 3:
         roles[2] = "queue"
-    readings = [roles]
+    found = [roles]
     if form is None and roles == ["rows"]:
-        has_labels = len(given) > 1 and _role(given[1][0]) == "labels"
-        readings = [["rows", "labels"], ["views", "labels"]] if has_labels else []
         single = [["rows"], ["views"]]
-        readings += single[::-1] if required[0].lower() == "features" else single
+        found = single[::-1] if names[0].lower() == "features" else single
+        if len(given) > 1 and _role(given[1][0]) == "labels":
+            found = [["rows", "labels"], ["views", "labels"], *found]
     elif form is None and roles == ["rows", "labels"]:
-        readings = [roles, ["views", "labels"], ["rows", "rows"]]
-        if [name.lower() for name in required[:2]] == ["x", "y"]:
-            readings = [["rows", "rows"]]
-    for one in readings:
-        if one[:2] == ["rows", "rows"]:
-            one[:2] = ["z1", "z2"]
-    if readings[0] not in KNOWN:
+        xy = [name.lower() for name in names[:2]] == ["x", "y"]
+        found = [PAIRED] if xy else [roles, ["views", "labels"], PAIRED]
+    if found[0] not in KNOWN:
         raise LossError(
-            f"cannot tell what to pass to a loss of ({', '.join(required)}): name the parts by "
+            f"cannot tell what to pass to a loss of ({', '.join(names)}): name the parts by "
             'form="z1, z2", "z1, z2, labels", "q, k, queue", "embeddings, labels" or "z"'
         )
-    return [(*one, *words) for one in readings]
+    return [(*(["z1", "z2", *one[2:]] if one[:2] == PAIRED else one), *scales) for one in found]
 
 
 def _role(name: str) -> str:
     return next((role for role, names in NAMES.items() if name.lower() in names), "rows")
-
-
-SCALES = ("tau", "logit_scale", "logit_bias")
-KNOWN = (
-    ["z1", "z2"], ["z1", "z2", "labels"], ["z1", "z2", "queue"], ["rows"], ["rows", "labels"],
-    ["views"], ["views", "labels"],
-)  # fmt: skip
-SHORT = {
-    "pairs": ["z1", "z2"], "labels": ["z1", "z2", "labels"], "queue": ["q", "k", "queue"],
-    "single": ["z", "labels"], "rows": ["z"],
-}  # fmt: skip
-"""Words that `form` may be in place of a list."""
 
 
 class Call:
@@ -182,10 +172,8 @@ class Call:
     def __init__(self, loss: Callable[..., Any], tau: float, roles: tuple[str, ...]) -> None:
         self.tau, self.roles = tau, roles
         self.original, self.loss = loss, _copied(loss)
-        module = _module_of(self.loss)
-        self.device = next((p.device for p in module.parameters()), torch.device("cpu")) if (
-            module is not None
-        ) else torch.device("cpu")  # fmt: skip
+        weights = () if (module := _module_of(self.loss)) is None else module.parameters()
+        self.device = next((one.device for one in weights), torch.device("cpu"))
         if initialized() and self.device.type == "cpu" and "nccl" in dist.get_backend():
             self.device = torch.device("cuda", torch.cuda.current_device())
         self.configure(torch.float64, transposed=False)
@@ -209,21 +197,16 @@ class Call:
 
     def __call__(self, probe: Probe, process: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The loss and its gradient with respect to z1 and z2 of this process."""
-        n = probe.pairs
-        mine = slice(process * n, (process + 1) * n)
-        z1, z2 = (
-            z[mine].to(self.device, self.dtype).detach().requires_grad_()
-            for z in (probe.z1, probe.z2)
+        z1, z2, queue, labels = (
+            z.chunk(probe.world)[process].to(self.device)
+            for z in (probe.z1, probe.z2, probe.queue, probe.labels)
         )
-        k = len(probe.queue) // probe.world
-        queue = probe.queue[process * k : (process + 1) * k].to(self.device, self.dtype)
-        queue = (queue.T if self.transposed else queue).contiguous()
-        labels = probe.labels[mine].to(self.device)
+        z1, z2 = (z.to(self.dtype).detach().clone().requires_grad_() for z in (z1, z2))
+        queue = (queue.T if self.transposed else queue).to(self.dtype).contiguous()
         given: dict[str, Any] = {
             "z1": z1, "z2": z2, "queue": queue.clone(),
-            "rows": torch.cat([z1, z2]) if self.stacked else None,
-            "views": torch.stack([z1, z2], 1) if self.stacked else None,
-            "labels": labels if "rows" not in self.roles else torch.cat([labels, labels]),
+            "rows": torch.cat([z1, z2]), "views": torch.stack([z1, z2], 1),
+            "labels": torch.cat([labels, labels]) if "rows" in self.roles else labels,
             "tau": self.tau, "logit_scale": torch.tensor(1 / self.tau, dtype=self.dtype),
             "logit_bias": torch.tensor(-10.0, dtype=self.dtype),
         }  # fmt: skip
@@ -237,35 +220,30 @@ class Call:
                 "the loss changes the queue that it is given: pass the part that computes the "
                 "loss, and fill the queue outside"
             )
-        zero = (torch.zeros_like(z1), torch.zeros_like(z2))
-        if not value.requires_grad:
-            return value.detach().cpu(), zero
-        found = torch.autograd.grad(value, [z1, z2], allow_unused=True)
-        gradients = [other if one is None else one for one, other in zip(found, zero, strict=True)]
-        return value.detach().cpu(), (gradients[0].double().cpu(), gradients[1].double().cpu())
+        leaves = [z1, z2]
+        found = (
+            torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+            if value.requires_grad else [torch.zeros_like(z) for z in leaves]
+        )  # fmt: skip
+        return value.detach().cpu(), (found[0].double().cpu(), found[1].double().cpu())
 
 
 def _check_value(value: object) -> None:
-    """Raise LossError unless a loss returned one number with a gradient."""
-    if isinstance(value, Tensor) and value.numel() == 1 and value.is_floating_point():
-        if value.ndim:
-            raise LossError(
-                f"the loss returns shape {tuple(value.shape)}: pass loss(...).squeeze()"
-            )
-        return
-    if isinstance(value, Tensor) and value.numel() != 1:
-        fix = "pass lambda z1, z2: loss(z1, z2).mean()"
-        raise LossError(f"the loss returns a tensor of shape {tuple(value.shape)}: {fix}")
+    """Raise LossError unless a loss returned one number."""
     if isinstance(value, Tensor):
-        raise LossError(f"the loss returns a number of {value.dtype}: return a floating-point one")
-    if isinstance(value, dict | tuple | list):
-        which = f"[{next(iter(value))!r}]" if isinstance(value, dict) and value else "[0]"
-        fix = f"pass lambda z1, z2: loss(z1, z2){which}"
-        raise LossError(f"the loss returns a {type(value).__name__}, not one number: {fix}")
-    fix = "return the tensor itself, without .item()" if isinstance(value, float) else "return it"
-    raise LossError(
-        f"the loss must return one number as a torch.Tensor, got {described(value)}: {fix}"
-    )
+        if not value.is_floating_point():
+            fix = f"a number of {value.dtype}: return a floating-point one"
+        elif value.ndim:
+            fix = "squeeze()" if value.numel() == 1 else "mean()"
+            fix = f"shape {tuple(value.shape)}: pass lambda z1, z2: loss(z1, z2).{fix}"
+        else:
+            return
+    elif isinstance(value, dict | tuple | list):
+        which = repr(next(iter(value))) if isinstance(value, dict) and value else "0"
+        fix = f"a {type(value).__name__}: pass lambda z1, z2: loss(z1, z2)[{which}]"
+    else:
+        fix = f"return the tensor itself, without .item(), got {described(value)}"
+    raise LossError(f"the loss must return one number as a torch.Tensor, it returns {fix}")
 
 
 def _module_of(loss: object) -> nn.Module | None:

@@ -53,6 +53,10 @@ class Probe:
         """(M,) 0 for first views, 1 for second views, 2 for queue rows."""
         return torch.arange(3).repeat_interleave(torch.tensor(self.sizes))
 
+    def split(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Rows as z1, z2 and queue."""
+        return torch.split(rows, self.sizes)
+
     @property
     def rank(self) -> Tensor:
         """(M,) the process that holds a row."""
@@ -170,6 +174,11 @@ class Terms:
         return self.probe.side == self.probe.side[self.anchors][:, None]
 
     @property
+    def other_view(self) -> Tensor:
+        """(T, M) rows of the batch in the view that the anchor is not of."""
+        return (self.probe.side < 2) & ~self.same_view
+
+    @property
     def total(self) -> int:
         """N, the pairs of all processes."""
         return len(self.probe.z1)
@@ -183,11 +192,6 @@ class Terms:
     def local(self) -> Tensor:
         """(T,) the anchors' samples, counted in their process."""
         return self.sample % self.probe.pairs
-
-    @property
-    def step(self) -> Tensor:
-        """(T,) 1 for anchors of z1, -1 for those of z2."""
-        return torch.where(self.anchors < self.total, 1, -1)
 
     def key(self, sample: Tensor) -> Tensor:
         """(T,) the row of a sample in the view that the anchor is not of."""
@@ -203,35 +207,21 @@ class Terms:
         place = self.probe.rank[:both] * 2 + self.probe.side[:both]
         return torch.argsort(place, stable=True)
 
-    def interleaved(self) -> Tensor:
-        """(2N,) the order z1[0], z2[0], z1[1], ..."""
-        return torch.arange(2 * self.total).view(2, -1).T.flatten()
-
 
 # --- Forms: which terms there are ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Form:
-    """Which rows are anchors and which are candidates.
+    """Which rows are anchors and which are candidates."""
 
-    Args:
-        kind: its name in a report.
-        sides: the views whose rows are anchors, 0 and 1.
-        negatives: "all" rows of both views, the "other" view, "own" process's, or "none".
-        queue: "none", "own" of this process, or "all".
-        everywhere: anchors of all processes (a global loss) instead of this one's.
-        remark: what makes the form right only if it is meant.
-        pairwise: -log sigmoid of every pair (SigLIP) in place of a softmax.
-    """
-
-    kind: str
-    sides: tuple[int, ...] = (0, 1)
-    negatives: str = "other"
-    queue: str = "none"
-    everywhere: bool = False
-    remark: str = ""
-    pairwise: bool = False
+    kind: str  # its name in a report
+    sides: tuple[int, ...] = (0, 1)  # the views whose rows are anchors
+    negatives: str = "other"  # "all" rows of both views, the "other" view, "own" process, "none"
+    queue: str = "none"  # or "own" of this process, or "all"
+    everywhere: bool = False  # anchors of all processes (a global loss) instead of this one's
+    remark: str = ""  # what makes the form right only if it is meant
+    pairwise: bool = False  # -log sigmoid of every pair (SigLIP) in place of a softmax
 
     def terms(self, probe: Probe, process: int, tau: float) -> Terms:
         """The right terms, at temperature tau."""
@@ -310,7 +300,16 @@ class Departure:
     change: Callable[[Terms], Terms]
     mistake: bool = True
     outer: Callable[[Any, Probe], Any] | None = None  # if only the finished loss is changed
-    half: bool = False
+    half: bool = False  # of a part of the loss: not combined with another
+
+
+Row = Callable[[Tensor], Tensor]
+Index = Callable[[Terms], Tensor]
+Change = Callable[[Terms], Terms]
+Logit = Callable[[Tensor, float], Tensor]
+Reduce = Callable[[Tensor, Tensor, Terms], Tensor]
+Count = Callable[[Probe], float]
+Outer = Callable[[Any, Probe], Any]
 
 
 def scales(tau: float, dim: int) -> dict[str, float]:
@@ -319,191 +318,169 @@ def scales(tau: float, dim: int) -> dict[str, float]:
         "temperature multiplied: the logits are multiplied by tau, divide by tau": tau,
         "temperature absent: tau is never used (the loss has tau = 1)": 1.0,
         "temperature squared: the logits are divided by tau twice (or by tau ** 2)": tau**-2,
-        f"temperature doubled: the loss has {2 * tau:g} (does it halve the cosines?)": 0.5 / tau,
-        f"temperature halved: the loss has {tau / 2:g} (squared distances of unit rows in place "
-        "of cosines?)": 2 / tau,
+        "temperature doubled: the logits are cosine / (2 tau), are they halved?": 0.5 / tau,
+        "temperature halved: the logits are 2 cosine / tau (squared distances?)": 2 / tau,
         "square root of the temperature: divide by tau itself": tau**-0.5,
         "logit scale not exponentiated: the logits are multiplied by log(1 / tau), use "
         "logit_scale.exp()": -math.log(tau),
         "logit scale has the wrong sign: the logits are multiplied by log(tau)": math.log(tau),
-        "logit scale exponentiated twice: the logits are multiplied by exp(1 / tau)":
-            math.exp(min(1 / tau, 700.0)),
+        "logit scale exponentiated twice: use exp(logit_scale)": math.exp(min(1 / tau, 700.0)),
         "temperature exponentiated: the logits are multiplied by exp(tau)": math.exp(tau),
         "temperature exponentiated: the logits are divided by exp(tau)": math.exp(-tau),
         "logit scale clamped at log(100): clamp the logarithm, or the scale at 100":
             min(math.log(100), 1 / tau),
-        "logit scale clamped at 100": min(100.0, 1 / tau),
         "temperature replaced by sqrt(d): the logits are divided by sqrt(d)": dim**-0.5,
-        "temperature times sqrt(d): the logits are divided by sqrt(d) too": dim**-0.5 / tau,
     }  # fmt: skip
     return {text: x for text, x in found.items() if x and not math.isclose(x, 1 / tau)}
 
 
-LOGITS: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "sign of the similarity reversed: positives are pushed apart (distances in place of cosines?)":
-        lambda c, s: -c * s,
+LOGITS: dict[str, Logit] = {
+    "sign of the similarity reversed: positives are pushed apart": lambda c, s: -c * s,
     "absolute value of the cosine: opposite rows count as equal": lambda c, s: c.abs() * s,
     "cosine clipped at 0: negative cosines have no gradient": lambda c, s: c.relu() * s,
     "cosine squared": lambda c, s: c.square() * s,
+    "cosine mapped to (1 + cosine) / 2: this doubles the temperature": lambda c, s: (1 + c) / 2 * s,
     "angle in place of the cosine": lambda c, s: -c.clamp(-1, 1).arccos() * s,
-    "exponential twice: the cross-entropy is given exp(cosine / tau), give it cosine / tau":
+    "exponential twice: give the cross-entropy cosine / tau, not its exponential":
         lambda c, s: (c * s).exp(),
-    "exponential before the temperature: the logits are exp(cosine) / tau": lambda c, s: c.exp() * s,
+    "exponential twice: exp(cosine) is divided by tau": lambda c, s: c.exp() * s,
     "sigmoid of the logits before the softmax": lambda c, s: (c * s).sigmoid(),
     "tanh of the logits before the softmax": lambda c, s: (c * s).tanh(),
-    "logarithm of the exponential missing or doubled: the logits are log(1 + exp(cosine / tau))":
-        lambda c, s: softplus(c * s),
-    "logits shifted: the cosine is mapped to (1 + cosine) / 2": lambda c, s: (1 + c) / 2 * s,
 }  # fmt: skip
 
 KERNELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "distance in place of the cosine: logits are -|a - b| / tau": lambda a, b: -torch.cdist(a, b),
     "L1 distance in place of the cosine": lambda a, b: -torch.cdist(a, b, p=1),
-    "squared distance in place of the cosine: logits are -|a - b|^2 / tau (temperature halved)":
-        lambda a, b: -(a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T),
-    "mean squared difference in place of the cosine":
-        lambda a, b: -(a[:, None] - b).square().mean(2),
-    "cosine averaged over the features: the mean of products in place of their sum":
-        lambda a, b: a @ b.T / a.shape[1],
-}  # fmt: skip
+    "squared distance in place of the cosine, of rows that are not normalised (and on unit rows "
+    "the temperature halved)": lambda a, b: -torch.cdist(a, b).square(),
+    "products averaged over the features: sum them": lambda a, b: a @ b.T / a.shape[1],
+}
 
-ROWS: dict[str, Callable[[Tensor], Tensor]] = {
-    "normalised over the batch: use normalize(z, dim=1), each row on its own":
-        lambda z: normalize(z, dim=0),
-    "normalised as a whole: the matrix is divided by one norm, each row needs its own":
-        lambda z: z / z.norm(),
-    "rows divided by their sum of absolute values: normalise with p=2":
-        lambda z: normalize(z, p=1, dim=1),
-    "softmax of the embeddings before the similarity": lambda z: z.softmax(1),
-    "softmax of the embeddings before they are normalised": lambda z: normalize(z.softmax(1), dim=1),
-    "relu of the embeddings before they are normalised": lambda z: normalize(z.relu(), dim=1),
-    "features centred over the batch": lambda z: normalize(z - z.mean(0), dim=1),
-    "features standardised over the batch": lambda z: (z - z.mean(0)) / z.std(0),
-    "features standardised over the batch before rows are normalised":
-        lambda z: normalize((z - z.mean(0)) / z.std(0), dim=1),
-    "features standardised over the batch (batch norm)":
-        lambda z: batch_norm(z, None, None, training=True),
-    "features standardised over the batch (batch norm) before rows are normalised":
-        lambda z: normalize(batch_norm(z, None, None, training=True), dim=1),
-    "layer norm in place of unit length: cosines are multiplied by d":
-        lambda z: layer_norm(z, z.shape[1:]),
-    "rows centred before they are normalised":
-        lambda z: normalize(z - z.mean(1, keepdim=True), dim=1),
-    "rows divided by their largest absolute value: normalise with p=2":
-        lambda z: z / z.abs().amax(1, keepdim=True),
+ROWS: dict[str, Row] = {
+    "normalised over the batch: use normalize(z, dim=1)": lambda z: normalize(z, dim=0),
+    "normalised as a whole: each row needs its own norm": lambda z: z / z.norm(),
+    "rows normalised with p=1, not p=2": lambda z: normalize(z, p=1, dim=1),
+    "rows normalised with p=inf, not p=2": lambda z: normalize(z, p=torch.inf, dim=1),
     "rows divided by their squared length": lambda z: z / z.square().sum(1, keepdim=True),
+    "softmax of the embeddings before the similarity": lambda z: z.softmax(1),
+    "softmax of the embeddings, then normalised": lambda z: _unit(z.softmax(1)),
+    "relu of the embeddings before they are normalised": lambda z: _unit(z.relu()),
+    "features centred over the batch": lambda z: _unit(z - z.mean(0)),
+    "features standardised over the batch": lambda z: (z - z.mean(0)) / z.std(0),
+    "features standardised over the batch, then normalised":
+        lambda z: _unit((z - z.mean(0)) / z.std(0)),
+    "batch norm: features standardised over the batch":
+        lambda z: batch_norm(z, None, None, training=True),
+    "batch norm: features standardised over the batch, then normalised":
+        lambda z: _unit(batch_norm(z, None, None, training=True)),
+    "layer norm in place of unit length": lambda z: layer_norm(z, z.shape[1:]),
+    "rows centred before they are normalised": lambda z: _unit(z - z.mean(1, keepdim=True)),
 }  # fmt: skip
 
 
 def row_changes(form: Form) -> Iterator[tuple[str, Callable[[Tensor, Probe], Tensor]]]:
-    """What is done to the rows: of each view, of both together, of all but the queue."""
+    """What is done to the rows: of each view, of both views together, of all but the queue."""
 
-    def views(rows: Tensor, probe: Probe, change: Callable[[Tensor], Tensor]) -> Tensor:
-        return torch.cat([change(part) for part in rows.split(probe.sizes) if len(part)])
+    def views(rows: Tensor, probe: Probe, change: Row, of: tuple[int, ...] = (0, 1, 2)) -> Tensor:
+        parts = enumerate(probe.split(rows))
+        return torch.cat([change(z) if i in of and len(z) else _unit(z) for i, z in parts])
 
-    def together(rows: Tensor, probe: Probe, change: Callable[[Tensor], Tensor]) -> Tensor:
+    def together(rows: Tensor, probe: Probe, change: Row) -> Tensor:
         both = 2 * len(probe.z1)
-        return torch.cat([change(rows[:both]), normalize(rows[both:], dim=1)])
+        return torch.cat([change(rows[:both]), _unit(rows[both:])])
 
-    def not_queue(rows: Tensor, probe: Probe, change: Callable[[Tensor], Tensor]) -> Tensor:
-        z1, z2, queue = rows.split(probe.sizes)
+    def not_queue(rows: Tensor, probe: Probe, change: Row) -> Tensor:
+        z1, z2, queue = probe.split(rows)
         return torch.cat([change(z1), change(z2), queue])
 
-    def twice(rows: Tensor, probe: Probe, first: int) -> Tensor:
-        parts = normalize(rows, dim=1).split(probe.sizes)
-        return torch.cat([parts[first], parts[first], parts[2]])
+    def twice(rows: Tensor, probe: Probe, view: int) -> Tensor:
+        parts = probe.split(_unit(rows))
+        return torch.cat([parts[view], parts[view], parts[2]])
 
-    def joined(rows: Tensor, probe: Probe, dim: int) -> Tensor:
-        z1, z2, queue = rows.split(probe.sizes)
-        return torch.cat([*normalize(torch.cat([z1, z2], 1), dim=dim).chunk(2, 1), queue])
+    def stacked(rows: Tensor, probe: Probe, dims: tuple[int, ...]) -> Tensor:
+        z1, z2, queue = probe.split(rows)
+        both = torch.stack([z1, z2])
+        return torch.cat([*(both / torch.linalg.vector_norm(both, dim=dims, keepdim=True)), queue])
 
-    for i in (0, 1):
-        yield (
-            f"one view twice: z{2 - i} is never used, z{i + 1} is contrasted with itself",
-            partial(twice, first=i),
-        )
-    yield "views are joined along the features before they are normalised", partial(joined, dim=1)
+    for view, text in ((0, "z2 is never used, z1"), (1, "z1 is never used, z2")):
+        yield f"one view twice: {text} is contrasted with itself", partial(twice, view=view)
+    text = "views are joined along the features before they are normalised: normalise each"
+    yield text, partial(stacked, dims=(0, 2))
+    yield "normalised over the views, not over the features", partial(stacked, dims=(0,))
     for text, change in ROWS.items():
         yield text, partial(views, change=change)
         if "batch" in text or "whole" in text:
             yield text, partial(together, change=change)
         if form.queue != "none":
             yield text, partial(not_queue, change=change)
+        for view in (0, 1):
+            yield f"{text} (z{view + 1} only)", partial(views, change=change, of=(view,))
 
 
-POSITIVES: list[tuple[str, str, Callable[[Terms], Tensor]]] = [
+def _unit(rows: Tensor) -> Tensor:
+    return normalize(rows, dim=1)
+
+
+ORDER = "order of the gathered rows: "
+POSITIVES: list[tuple[str, str, Index]] = [
     ("", "the anchor itself is its positive", lambda t: t.anchors),
     ("", "labels shifted by one, the next sample's key", lambda t: t.key(t.sample + 1)),
     ("", "labels shifted by one, the previous sample's key", lambda t: t.key(t.sample - 1)),
     ("", "always key 0 (labels are zeros)", lambda t: t.key(0 * t.sample)),
     ("", "always the last key", lambda t: t.key(0 * t.sample - 1)),
-    ("", "views misaligned by one sample", lambda t: t.key(t.sample + t.step)),
-    ("", "views misaligned by one sample, the other way", lambda t: t.key(t.sample - t.step)),
+    ("", "views misaligned by one sample",
+        lambda t: t.key(t.sample + (-1) ** (t.anchors // t.total))),
+    ("", "views misaligned by one sample, the other way",
+        lambda t: t.key(t.sample - (-1) ** (t.anchors // t.total))),
     ("", "keys in reversed order", lambda t: t.key(-1 - t.sample)),
-    ("batch", "labels shifted by half the batch", lambda t: t.key(t.sample + t.total // 2)),
-    ("batch", "every key is given twice: labels are i // 2", lambda t: t.key(t.sample // 2)),
     ("queue", "label i in place of 0: the positive is the first column of every row", lambda t:
         torch.where(t.sample == 0, t.positive, 2 * t.total - 1 + t.sample)),
     ("queue", "the first negative (label 0 where the positive is not the first column)",
         lambda t: torch.full_like(t.anchors, 2 * t.total)),
     ("queue", "the last negative", lambda t: torch.full_like(t.anchors, sum(t.probe.sizes) - 1)),
-    ("queue", "label 1 in place of 0: the second negative, or the first",
-        lambda t: torch.full_like(t.anchors, 2 * t.total + 1)),
     ("queue", "negative i of the queue", lambda t: 2 * t.total + t.sample),
     ("all", "views are interleaved but labels are for views stacked as [z1; z2]",
-        lambda t: t.ordered(t.interleaved(), lambda place: place + t.total)),
+        lambda t: t.ordered(torch.arange(2 * t.total).view(2, -1).T.flatten(),
+        lambda place: place + t.total)),
     ("all", "views are stacked as [z1; z2] but labels are for interleaved views, rows 2i and "
         "2i + 1 are taken for a pair", lambda t: t.anchors ^ 1),
     ("all", "a neighbouring row of the stack", lambda t: (t.anchors + 1) % (2 * t.total)),
-    ("all", "a neighbouring row of the stack, the previous one",
-        lambda t: (t.anchors - 1) % (2 * t.total)),
+    ("all", "a neighbouring row of the stack (before)", lambda t: (t.anchors - 1) % (2 * t.total)),
     ("all", "labels shifted by one in the stack [z1; z2]",
         lambda t: (t.anchors + t.total + 1) % (2 * t.total)),
     ("all", "labels shifted by one in the stack [z1; z2], the other way",
         lambda t: (t.anchors + t.total - 1) % (2 * t.total)),
     ("all", "next sample of the same view",
         lambda t: (t.sample + 1) % t.total + (t.anchors >= t.total) * t.total),
-    ("all", "labels 0 ... n - 1 for both views: rows of z1 are their own positives (no offset n)",
-        lambda t: t.sample),
-    ("all", "labels n ... 2n - 1 for both views: rows of z2 are their own positives",
-        lambda t: t.sample + t.total),
-    ("all", "the rows of the stack in reversed order", lambda t: 2 * t.total - 1 - t.anchors),
+    ("all", "labels 0 ... n - 1 for both views (no offset n)", lambda t: t.sample),
+    ("all", "labels n ... 2n - 1 for both views", lambda t: t.sample + t.total),
     ("all", "always row 0 of the stack (labels are zeros)", lambda t: 0 * t.anchors),
     ("world", "local offset of the labels is missing: they point at the keys of rank 0, add "
         "rank * n", lambda t: t.key(t.local)),
     ("world", "labels are shifted by rank, add rank * n", lambda t: t.key(t.local + t.process)),
-    ("world", "labels are shifted by 2 * rank * n, add rank * n",
-        lambda t: t.key(t.local + 2 * t.process * t.probe.pairs)),
     ("world", "labels point at the last rank's keys", lambda t: t.key(t.local - t.probe.pairs)),
     ("world", "labels point at the next rank's keys", lambda t: t.key(t.sample + t.probe.pairs)),
-    ("world", "labels point at the previous rank's keys",
-        lambda t: t.key(t.sample - t.probe.pairs)),
-    ("world", "ranks in reversed order",
-        lambda t: t.key(t.local + (t.probe.world - 1 - t.process) * t.probe.pairs)),
-    ("world queue", "order of the gathered rows: keys and negatives alternate by rank, labels "
-        "count keys first", lambda t: torch.argsort(torch.where(
-            t.probe.side == 0, 9 * t.probe.world, t.probe.rank * 2 + t.probe.side,
-        ), stable=True)[t.sample]),
-    ("world batch", "order of the gathered rows: each rank's [z1; z2] follow each other, positives "
-        "are taken for all z1, then all z2",
-        lambda t: t.ordered(t.by_rank(), lambda place: place + t.total)),
-    ("world batch", "order of the gathered rows: all z1 come before all z2, positives are taken "
-        "for [z1; z2] per rank", lambda t: t.anchors - t.anchors % (2 * t.probe.pairs)
+    ("world queue", ORDER + "keys and negatives alternate by rank, labels count keys first",
+        lambda t: torch.argsort(torch.where(t.probe.side == 0, 9 * t.probe.world,
+            t.probe.rank * 2 + t.probe.side), stable=True)[t.sample]),
+    ("world batch", ORDER + "each rank's [z1; z2] follow each other, positives are taken for all "
+        "z1, then all z2", lambda t: t.ordered(t.by_rank(), lambda place: place + t.total)),
+    ("world batch", ORDER + "all z1 come before all z2, positives are taken for [z1; z2] per rank",
+        lambda t: t.anchors - t.anchors % (2 * t.probe.pairs)
         + (t.anchors + t.probe.pairs) % (2 * t.probe.pairs)),
-    ("world batch", "order of the gathered rows: all z1 come before all z2, labels count within "
-        "[z1; z2] of one rank", lambda t: (t.local + (t.anchors < t.total) * t.probe.pairs
+    ("world batch", ORDER + "all z1 come before all z2, labels count within [z1; z2] of one rank",
+        lambda t: (t.local + (t.anchors < t.total) * t.probe.pairs
         + t.process * 2 * t.probe.pairs) % (2 * t.total)),
-    ("world batch", "order of the gathered rows: each rank's [z1; z2] follow each other, keys are "
-        "counted as if all were of one view", lambda t: t.by_rank()[t.sample]),
-    ("world batch", "order of the gathered rows: rows of all ranks are interleaved, labels count "
-        "them rank by rank",
+    ("world batch", ORDER + "each rank's [z1; z2] follow each other, keys are counted as if all "
+        "were of one view", lambda t: t.by_rank()[t.sample]),
+    ("world batch", ORDER + "rows of all ranks are interleaved, labels count them rank by rank",
         lambda t: t.key(t.sample % t.probe.world * t.probe.pairs + t.sample // t.probe.world)),
-    ("world batch", "order of the gathered rows: rows of all ranks are interleaved, labels count "
-        "them in rank order", lambda t: t.key(t.local * t.probe.world + t.process)),
+    ("world batch", ORDER + "rows of all ranks are interleaved, labels count them in rank order",
+        lambda t: t.key(t.local * t.probe.world + t.process)),
 ]  # fmt: skip
 
 
-def with_positive(t: Terms, positive: Callable[[Terms], Tensor]) -> Terms:
+def with_positive(t: Terms, positive: Index) -> Terms:
     """Other positives; they are candidates."""
     index = positive(t)
     return t.but(positive=index, candidates=t.candidates.scatter(1, index[:, None], True))
@@ -511,9 +488,8 @@ def with_positive(t: Terms, positive: Callable[[Terms], Tensor]) -> Terms:
 
 def also_itself(t: Terms, masked: bool) -> Terms:
     """The mean of two positives, the anchor's and the anchor itself."""
-    candidates = t.candidates if masked else t.candidates | t.itself
-    first = t.but(positive=t.anchors, candidates=candidates)
-    return first.but(other=t if masked else t.but(candidates=candidates))
+    right = t if masked else t.but(candidates=t.candidates | t.itself)
+    return right.but(positive=t.anchors, other=right)
 
 
 def without(t: Terms, place: int) -> Terms:
@@ -535,9 +511,10 @@ def averaged(t: Terms) -> Terms:
 
 
 DECOUPLED = "decoupled: the positive is not in the denominator (DCL); right only if meant"
-TIMES_WORLD = "multiplied by world: the value is multiplied by the number of processes"
+OWN_VIEW = "negatives of the anchor's own view only"
+ALSO = "the anchor itself is a second positive: take the diagonal out of the mask of positives"
 
-CANDIDATES: list[tuple[str, str, Callable[[Terms], Terms]]] = [
+CANDIDATES: list[tuple[str, str, Change]] = [
     ("", DECOUPLED, lambda t: t.but(candidates=t.candidates & ~t.own)),
     ("", "the last key is missing in the denominator", lambda t: without(t, -1)),
     ("", "the first key is missing in the denominator", lambda t: without(t, 0)),
@@ -545,11 +522,8 @@ CANDIDATES: list[tuple[str, str, Callable[[Terms], Terms]]] = [
         lambda t: t.but(added=t.own * math.log(2))),
     ("", "negatives twice in the denominator", lambda t: t.but(added=~t.own * math.log(2))),
     ("", "negatives averaged in the denominator: sum them", averaged),
-    ("", "positive masked with 0: its logit is 0, only the anchor's own may be masked",
-        lambda t: t.but(fixed=t.own, fixed_logit=0.0)),
-    ("", "positive with logit 0 in the denominator: it adds exp(0) = 1 (decoupled, but masked "
-        "with 0 in place of -inf)",
-        lambda t: t.but(reduce=partial(own_replaced, x=0.0))),
+    ("", "positive masked with 0 in the denominator: it adds exp(0) = 1",
+        lambda t: t.but(reduce=lambda num, den, t: mean(num, den.masked_fill(t.own, 0.0), t))),
     ("all", "no self-mask: every anchor is its own negative, fill the diagonal of the logits with "
         "-inf", lambda t: t.but(candidates=t.candidates | t.itself)),
     ("all", "self-mask of 0: the anchor's own logit is 0 and adds exp(0) = 1, fill the diagonal "
@@ -557,17 +531,14 @@ CANDIDATES: list[tuple[str, str, Callable[[Terms], Terms]]] = [
         lambda t: t.but(candidates=t.candidates | t.itself, fixed=t.itself)),
     ("all", "self-mask on the positive: the positive is masked and the anchor itself is not",
         lambda t: t.but(candidates=(t.candidates | t.itself) & ~t.own)),
-    ("all", "negatives of the anchor's own view only",
-        lambda t: t.but(candidates=t.candidates & (t.same_view | t.own))),
-    ("all", "negatives of the anchor's own view only, and the anchor itself",
+    ("all", OWN_VIEW, lambda t: t.but(candidates=t.candidates & (t.same_view | t.own))),
+    ("all", f"{OWN_VIEW}, and the anchor itself",
         lambda t: t.but(candidates=t.candidates & (t.same_view | t.own) | t.itself)),
-    ("all", "the anchor itself is a second positive (in the denominator too): take the diagonal "
-        "out of the mask of positives", lambda t: also_itself(t, masked=False)),
-    ("all", "the anchor itself is a second positive (masked in the denominator): take the diagonal "
-        "out of the mask of positives", lambda t: also_itself(t, masked=True)),
+    ("all", ALSO, lambda t: also_itself(t, masked=False)),
+    ("all", ALSO, lambda t: also_itself(t, masked=True)),
     ("cross", "one view twice: rows are contrasted with their own view",
         lambda t: t.but(positive=t.anchors, candidates=t.same_view)),
-    ("cross", "negatives of the anchor's own view only, and the anchor itself",
+    ("cross", f"{OWN_VIEW}, and the anchor itself",
         lambda t: t.but(candidates=t.same_view | t.own)),
     ("cross", "own view added without a self-mask",
         lambda t: t.but(candidates=t.candidates | t.same_view)),
@@ -576,31 +547,23 @@ CANDIDATES: list[tuple[str, str, Callable[[Terms], Terms]]] = [
     ("queue", "queue never used", lambda t: t.but(candidates=t.candidates & (t.probe.side < 2))),
     ("world", "own rows twice among the gathered keys",
         lambda t: t.but(added=(t.probe.rank == t.process) * math.log(2))),
-    ("world", "negatives of this rank only: gather the rows of all processes",
-        lambda t: t.but(candidates=t.candidates
-                        & (t.probe.rank == t.probe.rank[t.anchors][:, None]))),
+    ("world", "negatives of this rank only: gather the rows of all processes", lambda t:
+        t.but(candidates=t.candidates & (t.probe.rank == t.probe.rank[t.anchors][:, None]))),
     ("world all", "self-mask without the rank's offset: it masks a row of rank 0, not the anchor",
         masked_elsewhere),
 ]  # fmt: skip
 
-PICKS: dict[str, Callable[[Tensor, Tensor, Terms], Tensor]] = {
-    "positive summed over all keys: it must be the product of row i with row i (an einsum that "
-    "sums too much?)": lambda num, den, t: den.masked_fill(~other_view(t), 0).sum(1),
-    "positive averaged over all keys: no label picks it":
-        lambda num, den, t: den.masked_fill(~other_view(t), 0).sum(1) / other_view(t).sum(1),
-    "positives summed over the batch: the sum needs dim=1": lambda num, den, t: num.sum().expand_as(num),
-    "positives averaged over the batch before the logarithm":
-        lambda num, den, t: t.mean(num).expand_as(num),
-    "positives are the keys with the largest logit (argmax in place of labels)":
-        lambda num, den, t: den.masked_fill(~t.candidates, -torch.inf).amax(1),
-    "positive and negative are exchanged: the smallest logit is the positive":
-        lambda num, den, t: den.masked_fill(~t.candidates, torch.inf).amin(1),
+PICKS: dict[str, Reduce] = {
+    "positive summed over all keys: multiply row i with row i (an einsum that sums too much?)":
+        lambda n, d, t: d.masked_fill(~t.other_view, 0).sum(1),
+    "positive averaged over all keys: no label picks it": lambda n, d, t: average(d, t.other_view),
+    "positives summed over the batch: the sum needs dim=1": lambda n, d, t: n.sum().expand_as(n),
+    "positives averaged over the batch": lambda n, d, t: t.mean(n).expand_as(n),
+    "the largest logit is taken for the positive (argmax in place of labels)":
+        lambda n, d, t: d.masked_fill(~t.candidates, -torch.inf).amax(1),
+    "the smallest logit is taken for the positive (argmin in place of labels)":
+        lambda n, d, t: d.masked_fill(~t.candidates, torch.inf).amin(1),
 }  # fmt: skip
-
-
-def other_view(t: Terms) -> Tensor:
-    """(T, M) rows of the batch in the view that the anchor is not of."""
-    return (t.probe.side < 2) & ~t.same_view
 
 
 # --- Reductions of T numerators and (T, M) denominators to a loss ---
@@ -616,11 +579,6 @@ def average(den: Tensor, which: Tensor) -> Tensor:
     return den.masked_fill(~which, 0.0).sum(1) / which.sum(1)
 
 
-def own_replaced(num: Tensor, den: Tensor, t: Terms, x: float) -> Tensor:
-    """The positive has logit x in the denominator."""
-    return mean(num, den.masked_fill(t.own, x), t)
-
-
 def softmax_twice(
     num: Tensor, den: Tensor, t: Terms, masked: bool = False, plain: bool = False
 ) -> Tensor:
@@ -634,163 +592,159 @@ def softmax_twice(
     return t.mean(p.logsumexp(1) - scale * probability(num / scale, den / scale))
 
 
-REDUCTIONS: dict[str, tuple[Callable[[Tensor, Tensor, Terms], Tensor], ...]] = {
-    "-log of the mean: average the losses, not the probabilities":
-        (lambda n, d, t: -t.mean(probability(n, d)).log(),),
-    "no logarithm: the loss is the mean of -p": (
-        lambda n, d, t: -t.mean(probability(n, d)), lambda n, d, t: 1 - t.mean(probability(n, d))),
-    "no logarithm of the denominator: the sum of exponentials itself is subtracted":
-        (lambda n, d, t: t.mean(d.exp().sum(1) - n),),
-    "softmax twice: the cross-entropy is given probabilities, give it logits":
-        (softmax_twice, partial(softmax_twice, masked=True)),
-    "temperature after the softmax: probabilities are divided by tau, divide the cosines":
-        (partial(softmax_twice, plain=True), partial(softmax_twice, masked=True, plain=True)),
-    "one softmax over the whole matrix: each anchor needs its own":
-        (lambda n, d, t: d.flatten().logsumexp(0) - t.mean(n),),
-    "one fraction: sums over the batch are divided before the logarithm":
-        (lambda n, d, t: d.flatten().logsumexp(0) - n.logsumexp(0),),
-    "maximum subtracted in the denominator only: subtract it from all logits":
-        (lambda n, d, t: t.mean(d.logsumexp(1) - d.detach().amax(1) - n),),
-    "only the first anchor has a loss": (lambda n, d, t: d[0].logsumexp(0) - n[0],),
-    "only the largest loss of the batch counts, in place of the mean":
-        (lambda n, d, t: (d.logsumexp(1) - n).max(),),
-    "only the largest logit is in the denominator: use logsumexp":
-        (lambda n, d, t: t.mean(d.amax(1) - n),),
-    "logits averaged in the denominator: no exponential, use logsumexp":
-        (lambda n, d, t: t.mean(average(d, t.candidates) - n),
-         lambda n, d, t: t.mean(average(d, t.candidates & ~t.own) - n)),
-    "no denominator: positives are pulled and nothing is pushed": (lambda n, d, t: -t.mean(n),),
-    "no positive: the denominator alone is the loss": (lambda n, d, t: t.mean(d.logsumexp(1)),),
-    "no exponential: logits are divided by the sum of logits":
-        (lambda n, d, t: -t.mean((n / d.masked_fill(~t.candidates, 0).sum(1)).log()),),
-    "-log(1 - p): the positive is taken for a negative":
-        (lambda n, d, t: -t.mean((-probability(n, d)).log1p()),),
-    "the negatives are taken for positives: -log p is averaged over them":
-        (lambda n, d, t: t.mean(d.logsumexp(1) - average(d, t.candidates & ~t.own)),),
-    "no label: -log p is averaged over all keys, the positive is not picked":
-        (lambda n, d, t: t.mean(d.logsumexp(1) - average(d, t.candidates)),),
-    "softmax over the batch: it must run over the keys of an anchor (dim=1)":
-        (lambda n, d, t: n.logsumexp(0) - t.mean(n),),
-}  # fmt: skip
+REDUCTIONS: list[tuple[str, Reduce]] = [
+    ("-log of the mean: average the losses, not the probabilities",
+        lambda n, d, t: -t.mean(probability(n, d)).log()),
+    ("no logarithm: the loss is the mean of -p", lambda n, d, t: -t.mean(probability(n, d))),
+    ("no logarithm: the loss is the mean of 1 - p", lambda n, d, t: 1 - t.mean(probability(n, d))),
+    ("no logarithm of the denominator: use logsumexp", lambda n, d, t: t.mean(d.exp().sum(1) - n)),
+    ("no logarithm of the denominator, and a mean of exponentials: use logsumexp",
+        lambda n, d, t: t.mean(d.exp().sum(1) / t.candidates.sum(1) - n)),
+    ("softmax twice: the cross-entropy is given probabilities, give it logits", softmax_twice),
+    ("softmax twice: the cross-entropy is given probabilities, give it logits",
+        partial(softmax_twice, masked=True)),
+    ("temperature after the softmax: divide the cosines", partial(softmax_twice, plain=True)),
+    ("temperature after the softmax: divide the cosines",
+        partial(softmax_twice, masked=True, plain=True)),
+    ("one softmax over the whole matrix: each anchor needs its own",
+        lambda n, d, t: d.flatten().logsumexp(0) - t.mean(n)),
+    ("one fraction: sums over the batch are divided before the logarithm",
+        lambda n, d, t: d.flatten().logsumexp(0) - n.logsumexp(0)),
+    ("maximum subtracted in the denominator only: subtract it from all logits",
+        lambda n, d, t: t.mean(d.logsumexp(1) - d.detach().amax(1) - n)),
+    ("only the first anchor has a loss", lambda n, d, t: d[0].logsumexp(0) - n[0]),
+    ("only the largest loss of the batch counts", lambda n, d, t: (d.logsumexp(1) - n).max()),
+    ("only the largest logit is in the denominator: use logsumexp",
+        lambda n, d, t: t.mean(d.amax(1) - n)),
+    ("logits averaged in the denominator: no exponential, use logsumexp",
+        lambda n, d, t: t.mean(average(d, t.candidates) - n)),
+    ("logits of negatives averaged in the denominator: no exponential, use logsumexp",
+        lambda n, d, t: t.mean(average(d, t.candidates & ~t.own) - n)),
+    ("no exponential: the logarithm of a sum of logits, use logsumexp",
+        lambda n, d, t: t.mean((d.masked_fill(~t.candidates, 0).sum(1) / n).log())),
+    ("binary cross-entropy of probabilities: use cross_entropy", lambda n, d, t:
+        t.mean(d.logsumexp(1) - n - (-d.softmax(1)).log1p().masked_fill(t.own, 0).sum(1))),
+    ("no positive: the denominator alone is the loss", lambda n, d, t: t.mean(d.logsumexp(1))),
+    ("-log(1 - p): the positive is taken for a negative",
+        lambda n, d, t: -t.mean((-probability(n, d)).log1p())),
+    ("the negatives are taken for positives: -log p is averaged over them",
+        lambda n, d, t: t.mean(d.logsumexp(1) - average(d, t.candidates & ~t.own))),
+    ("no label: -log p is averaged over all keys, the positive is not picked",
+        lambda n, d, t: t.mean(d.logsumexp(1) - average(d, t.candidates))),
+    ("softmax over the batch: it must run over the keys of an anchor (dim=1)",
+        lambda n, d, t: n.logsumexp(0) - t.mean(n)),
+]  # fmt: skip
 
-SIGMOID_REDUCTIONS: dict[str, tuple[Callable[[Tensor, Tensor, Terms], Tensor], ...]] = {
-    "labels 0 in place of -1: negatives have no gradient": (lambda n, d, t:
-        t.mean((t.candidates & ~t.own).sum(1) * math.log(2) + softplus(-n)),),
-    "labels reversed: positives have -1 and negatives 1": (lambda n, d, t:
-        t.mean(softplus(-d.masked_fill(~t.candidates | t.own, torch.inf)).sum(1) + softplus(n)),),
-    "label 1 everywhere: negatives are pulled together too": (lambda n, d, t:
-        t.mean(softplus(-d.masked_fill(~t.candidates, torch.inf)).sum(1)),),
-}  # fmt: skip
+SIGMOIDS: list[tuple[str, Reduce]] = [
+    ("labels 0 in place of -1: negatives have no gradient", lambda n, d, t:
+        t.mean((t.candidates & ~t.own).sum(1) * math.log(2) + softplus(-n))),
+    ("labels reversed: positives have -1 and negatives 1", lambda n, d, t:
+        t.mean(softplus(-d.masked_fill(~t.candidates | t.own, torch.inf)).sum(1) + softplus(n))),
+    ("label 1 everywhere: negatives are pulled together too", lambda n, d, t:
+        t.mean(softplus(-d.masked_fill(~t.candidates, torch.inf)).sum(1))),
+]  # fmt: skip
 
-FACTORS: dict[str, Callable[[Probe], float]] = {
-    "sum over the anchors in place of the mean: the gradient grows with the batch":
-        lambda p: p.pairs,
-    "sum over both views' anchors in place of the mean: the gradient grows with the batch":
-        lambda p: 2 * p.pairs,
-    "mean taken twice: the loss is divided by the number of pairs once more":
-        lambda p: 1 / p.pairs,
-    "mean taken twice: the loss is divided by the number of rows once more":
-        lambda p: 0.5 / p.pairs,
-    "sum divided by the number of negatives, not of anchors": lambda p: p.pairs / (p.pairs - 1),
-    "mean taken twice: the loss is divided by the number of negatives once more":
-        lambda p: 1 / (p.pairs - 1),
-    "mean taken twice: the loss is divided by 2n - 1 once more": lambda p: 1 / (2 * p.pairs - 1),
-    "mean taken twice: the loss is divided by the 2n - 2 negatives once more":
-        lambda p: 0.5 / (p.pairs - 1),
-    "divided by log(n), the loss of chance": lambda p: 1 / math.log(p.pairs),
-    "mean over 2n - 1 in place of 2n anchors": lambda p: 2 * p.pairs / (2 * p.pairs - 1),
-    "divided by the square of the batch": lambda p: 1 / p.pairs**2,
-    "divided by the number of features in place of anchors": lambda p: p.pairs / p.z1.shape[1],
-    "mean taken over the features too: the loss is divided by d": lambda p: 1 / p.z1.shape[1],
-    "sum multiplied by the number of rows": lambda p: 4 * p.pairs**2,
-    "sign of the loss reversed: training would push positives apart": lambda p: -1.0,
-}  # fmt: skip
 
-WORLD_FACTORS: dict[str, Callable[[Probe], float]] = {
-    TIMES_WORLD: lambda p: p.world,  # right where the gradient is taken once
-    "divided by world: DDP divides by the number of processes again": lambda p: 1 / p.world,
-    "sum over the anchors of all processes in place of the mean": lambda p: len(p.z1),
-    "sum over the rows of all processes in place of the mean": lambda p: 2 * len(p.z1),
+# --- Changes of the finished loss ---
+
+COUNTS: dict[str, Count] = {
+    "the anchors": lambda p: p.pairs, "both views' anchors": lambda p: 2 * p.pairs,
+    "the negatives": lambda p: p.pairs - 1, "all other rows": lambda p: 2 * p.pairs - 1,
+    "the 2n - 2 negatives": lambda p: 2 * p.pairs - 2, "the features": lambda p: p.z1.shape[1],
+    "all pairs": lambda p: p.pairs**2, "all pairs of both views": lambda p: 4 * p.pairs**2,
+}  # fmt: skip
+WORLD_COUNTS: dict[str, Count] = {
+    "the anchors of all processes": lambda p: len(p.z1),
+    "the rows of all processes": lambda p: 2 * len(p.z1),
 }
+TIMES_WORLD = "multiplied by world: the value is multiplied by the number of processes"
 
-OUTERS: dict[str, Callable[[Tensor, Probe], Tensor]] = {
-    "the loss is squared: its gradient vanishes with it": lambda v, p: v.square(),
+
+def outers(world: int) -> Iterator[tuple[str, str, Outer]]:
+    """(part, name, function): factors, functions and offsets."""
+    for name, count in (COUNTS | (WORLD_COUNTS if world > 1 else {})).items():
+        text = f"sum over {name} in place of the mean: the gradient grows with the batch"
+        yield "factor", text, partial(_counted, count=count, do=lambda v, n: v * n)
+        number = name.removeprefix("the ")
+        text = f"mean taken twice: the loss is divided by the number of {number} once more"
+        yield "factor", text, partial(_counted, count=count, do=lambda v, n: v / n)
+        text = f"denominator averaged over {name}: a constant is subtracted, no gradient changes"
+        yield "offset", text, partial(_counted, count=count, do=lambda v, n: v - math.log(n))
+    for text, do in (OUTERS | (WORLD_OUTERS if world > 1 else {})).items():
+        yield "factor", text, do
+
+
+def _counted(value: Any, probe: Probe, count: Count, do: Callable[[Any, float], Any]) -> Any:
+    return do(value, count(probe))
+
+
+WORLD_OUTERS: dict[str, Outer] = {
+    TIMES_WORLD: lambda v, p: v * p.world,
+    "divided by world: DDP divides by the number of processes again": lambda v, p: v / p.world,
+}
+OUTERS: dict[str, Outer] = {
+    "sign of the loss reversed: training would push positives apart": lambda v, p: -v,
+    "sum divided by the number of negatives": lambda v, p: v * p.pairs / (p.pairs - 1),
+    "mean over 2n - 1 anchors, not 2n": lambda v, p: v * 2 * p.pairs / (2 * p.pairs - 1),
+    "divided by log(n), the loss of chance": lambda v, p: v / math.log(p.pairs),
+    "the loss is squared: its gradient vanishes with it": lambda v, p: v * v,
     "exponential of the loss: return the loss itself": lambda v, p: v.exp(),
-    "exponential of minus the loss: return the loss itself": lambda v, p: (-v).exp(),
-    "logarithm twice: the loss is the logarithm of the loss": lambda v, p: v.log(),
+    "logarithm twice: return the loss, not its logarithm": lambda v, p: v.log(),
     "square root of the loss": lambda v, p: v.sqrt(),
 }
 
-AVERAGED = "denominator averaged over {} keys: a constant is subtracted, the gradient not changed"
-OFFSETS: dict[str, Callable[[Probe], float]] = {
-    AVERAGED.format("n"): lambda p: -math.log(len(p.z1)),
-    AVERAGED.format("n - 1"): lambda p: -math.log(len(p.z1) - 1),
-    AVERAGED.format("2n"): lambda p: -math.log(2 * len(p.z1)),
-    AVERAGED.format("2n - 1"): lambda p: -math.log(2 * len(p.z1) - 1),
-    AVERAGED.format("2n - 2"): lambda p: -math.log(2 * len(p.z1) - 2),
-}
 
-PLACES = {
-    "in the numerator only": ({"positive"}, False), "in the denominator only": ({""}, False),
-    "on the positives only": ({"positive"}, True), "on the negatives only": ({""}, True),
-}  # fmt: skip
+# --- All of a form ---
+
+PLACES = (  # where a scale or logit is changed: of the numerator or not, and is the positive shared
+    ("in the numerator only", "positive_", False), ("in the denominator only", "", False),
+    ("on the positives only", "positive_", True), ("on the negatives only", "", True),
+)  # fmt: skip
 
 
 def departures(form: Form, tau: float, dim: int, world: int) -> list[Departure]:
-    """All of a form: of the whole loss first, then of one half of it."""
+    """Of the whole loss first, then of one half of it."""
 
-    def turned(part: str, text: str, mistake: bool = True, **knobs: Any) -> Departure:
-        change = partial(Terms.but, **knobs)
-        return Departure(part=part, text=text, change=change, mistake=mistake)
+    def turned(part: str, text: str, **knobs: Any) -> Departure:
+        return Departure(part=part, text=text, change=partial(Terms.but, **knobs))
 
-    def outer(part: str, text: str, do: Callable[[Any, Probe], Any]) -> Departure:
-        mistake = part != "offset" and text != TIMES_WORLD
-        return replace(turned(part, text, mistake, outer=do), outer=do)
-
-    logits = [("scale", "scale", text, x) for text, x in scales(tau, dim).items()]
-    logits += [("similarity", "logit", text, f) for text, f in LOGITS.items()]  # type: ignore[misc]
+    logits: list[tuple[str, str, str, Any]] = [
+        *(("scale", "scale", text, x) for text, x in scales(tau, dim).items()),
+        *(("similarity", "logit", text, x) for text, x in LOGITS.items()),
+    ]
+    reductions = SIGMOIDS if form.pairwise else REDUCTIONS
     whole = [turned(part, text, **{knob: x, f"positive_{knob}": x})
              for part, knob, text, x in logits]  # fmt: skip
-    whole += [turned("similarity", text, kernel=f) for text, f in KERNELS.items()]
-    for when, text, positive in POSITIVES:
-        if form.has(when, world):
-            text = f"wrong positive (labels or mask): {text}"
-            change = partial(with_positive, positive=positive)
-            whole.append(Departure(part="positive", text=text, change=change))
+    whole += [turned("similarity", text, kernel=x) for text, x in KERNELS.items()]
+    whole += [
+        Departure(part="positive", text=f"wrong positive (labels or mask): {text}",
+                  change=partial(with_positive, positive=positive))
+        for traits, text, positive in POSITIVES if form.has(traits, world)
+    ]  # fmt: skip
     whole += [
         Departure(part="candidates", text=text, change=change, mistake=text != DECOUPLED)
-        for when, text, change in CANDIDATES if form.has(when, world)
+        for traits, text, change in CANDIDATES if form.has(traits, world)
     ]  # fmt: skip
-    reductions = SIGMOID_REDUCTIONS if form.pairwise else REDUCTIONS
-    whole += [turned("reduction", text, reduce=f) for text, fs in reductions.items() for f in fs]
-    whole += [turned("pick", text, pick=f, shared=shared)
-              for text, f in PICKS.items() for shared in (False, True)]  # fmt: skip
-    halves = []
-    for one in whole:
-        if len(form.sides) == 2:
-            halves += [_of_half(one, side) for side in (0, 1)]
-        elif not form.pairwise:
-            halves.append(_of_half(one, None))
+    whole += [turned("reduction", text, reduce=x) for text, x in reductions]
+    halves = [turned("pick", text, pick=x, shared=shared)
+              for text, x in PICKS.items() for shared in (False, True)]  # fmt: skip
     for part, knob, text, x in logits:
-        head, _, fix = text.partition(":")
-        for where, (knobs, shared) in PLACES.items():
-            text = f"{head.replace('absent', 'missing')} {where}:{fix}".rstrip(":")
-            turn = turned(part, text, shared=shared, **{f"{k}_{knob}".strip("_"): x for k in knobs})
-            halves.append(replace(turn, half=True))
-    whole += [turned("rows", text, rows=change) for text, change in row_changes(form)]
-    factors = FACTORS | (WORLD_FACTORS if world > 1 else {})
-    whole += [outer("factor", text, partial(_times, f=f)) for text, f in factors.items()]
-    whole += [outer("outer", text, f) for text, f in OUTERS.items()]
-    whole += [outer("offset", text, partial(_plus, f=f)) for text, f in OFFSETS.items()]
-    return whole + halves
-
-
-def _times(value: Any, probe: Probe, f: Callable[[Probe], float]) -> Any:
-    return value * f(probe)
-
-
-def _plus(value: Any, probe: Probe, f: Callable[[Probe], float]) -> Any:
-    return value + f(probe)
+        head, _, fix = text.replace("absent", "missing").partition(":")
+        for where, of, shared in PLACES:
+            text = f"{head} {where}:{fix}".rstrip(":")
+            halves.append(turned(part, text, shared=shared, **{of + knob: x}))
+    if len(form.sides) == 2:
+        halves += [_of_half(one, side) for one in whole for side in (0, 1)]
+    elif not form.pairwise:
+        halves += [_of_half(one, None) for one in whole]
+    rows = [turned("rows", text, rows=change) for text, change in row_changes(form)]
+    whole += [one for one in rows if not one.text.endswith("only)")]
+    halves += [one for one in rows if one.text.endswith("only)")]
+    for part, text, do in outers(world):
+        one = turned(part, text, outer=do)
+        mistake = part != "offset" and text != TIMES_WORLD  # right where the gradient is once
+        whole.append(replace(one, outer=do, mistake=mistake))
+    return whole + [replace(one, half=True) for one in halves]
 
 
 def _of_half(one: Departure, side: int | None) -> Departure:
@@ -802,13 +756,13 @@ def _of_half(one: Departure, side: int | None) -> Departure:
         return one.change(t.of_view(side)).but(other=t.of_view(1 - side))
 
     text = "in one of two halves of the loss" if side is None else f"anchors of z{side + 1} only"
-    return replace(one, text=f"{one.text} ({text})", change=change, half=True)
+    return replace(one, text=f"{one.text} ({text})", change=change)
 
 
 # --- Departures with a number, which is fitted at one probe and must explain all others ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fitted:
     """A departure with a number in it: its text has a place for the number, or for 1 / it."""
 
@@ -816,22 +770,21 @@ class Fitted:
     text: str
     change: Callable[[Terms, float], Terms]
     grid: Sequence[float] = (0.0, 1.0)  # two points if the loss is linear in the number
-    mistake: bool = True
+    wrong_from: tuple[float, float] = (-math.inf, math.inf)  # a mistake in between, else a remark
     neutral: float = 0.0  # the number that changes nothing
-    signed: bool = False  # below 0 it is a mistake
     least: float = 1e-4  # nearer to neutral is rounding
     trait: str = ""
 
     def at(self, x: float) -> Departure:
         """The departure with this number."""
-        wrong = self.signed and x < 0
+        low, high = self.wrong_from
         return Departure(
-            part=self.part, text=wrong * "wrong sign: " + self.text.format(x, 1 / x if x else 0),
-            change=lambda t: self.change(t, x), mistake=self.mistake or wrong,
+            part=self.part, text=self.text.format(x, 1 / x if x else 0),
+            change=lambda t: self.change(t, x), mistake=low < x < high,
         )  # fmt: skip
 
     def roots(self, error: Callable[[float], float]) -> Iterator[float]:
-        """By a line through two points where it is one, else by bisection on the grid."""
+        """By a line through two points where it is one, else between points of the grid."""
         errors = [error(x) for x in self.grid]
         if len(self.grid) == 2:
             (a, b), (at_a, at_b) = self.grid, errors
@@ -842,98 +795,72 @@ class Fitted:
             low, high, at_low, at_high = *self.grid[i : i + 2], *errors[i : i + 2]
             if (at_low < 0) == (at_high < 0) or not math.isfinite(at_low + at_high):
                 continue
-            for _ in range(48):
-                middle = (low + high) / 2
-                if (error(middle) < 0) == (at_low < 0):
-                    low = middle
+            for _ in range(60):  # regula falsi, Illinois: the end that stays counts half
+                x = (low * at_high - high * at_low) / (at_high - at_low)
+                at = error(x)
+                if abs(at) < 1e-13 * max(1.0, abs(errors[i])):
+                    break
+                if (at < 0) == (at_low < 0):
+                    low, at_low, at_high = x, at, at_high / 2
                 else:
-                    high = middle
-            yield (low + high) / 2
+                    high, at_high, at_low = x, at, at_low / 2
+            yield x
 
 
-def _smoothed(t: Terms, x: float) -> Terms:
-    """(1 - x) InfoNCE + x times the mean of -log p over all candidates."""
-    return t.but(reduce=lambda num, den, t: t.mean(
-        den.logsumexp(1) - (1 - x) * num - x * average(den, t.candidates)))  # fmt: skip
+def _reduced(reduce: Callable[[Tensor, Tensor, Terms, float], Tensor], t: Terms, x: float) -> Terms:
+    return t.but(reduce=lambda num, den, t: reduce(num, den, t, x))
 
 
-def _with_epsilon(t: Terms, x: float) -> Terms:
-    return t.but(reduce=lambda num, den, t: -t.mean((probability(num, den) + x).log()))
+def _logits(logit: Callable[[Tensor, float], Tensor], t: Terms, x: float) -> Terms:
+    """The logits c s, changed in numerator and denominator."""
+    changed = lambda c, s: logit(c * s, x)  # noqa: E731
+    return t.but(logit=changed, positive_logit=changed)
 
 
-def _with_constant(t: Terms, x: float) -> Terms:
-    return t.but(reduce=lambda num, den, t: t.mean((den.logsumexp(1).exp() + x).log() - num))
-
-
-def _clamped(t: Terms, x: float, low: float, high: float) -> Terms:
-    def logit(c: Tensor, s: float) -> Tensor:
-        return (c * s).clamp(low * x, high * x)
-
-    return t.but(logit=logit, positive_logit=logit)
-
-
+NEVER, BELOW_0 = (0.0, 0.0), (-math.inf, 0.0)
 WIDE = (-1e10, -1e5, -1e3, -300, -100, -30, -10, -3, 0, 3, 10, 30, 100, 300)
 
 FACTOR = Fitted(
-    part="factor", text="times {:.6g}: a constant factor, right only if meant (it acts like a "
-    "learning rate; two directions added up give 2, tau / base_temperature is another)",
-    change=lambda t, x: t.but(outer=lambda v, p, f=t.outer: x * f(v, p)),
-    mistake=False, neutral=1.0, signed=True,
+    "factor", "times {:.6g}: a constant factor, right only if meant (it acts like a learning rate; "
+    "two directions added up give 2, tau / base_temperature is another)",
+    lambda t, x: t.but(outer=lambda v, p, f=t.outer: x * f(v, p)), wrong_from=BELOW_0, neutral=1.0,
 )  # fmt: skip
 OFFSET = Fitted(
-    part="offset",
-    text="offset of {:.6g}: a constant is added; the gradient is not changed",
-    change=lambda t, x: t.but(outer=lambda v, p, f=t.outer: f(v, p) + x),
-    mistake=False,
-)
+    "offset", "offset of {:.6g}: a constant is added; the gradient is not changed",
+    lambda t, x: t.but(outer=lambda v, p, f=t.outer: f(v, p) + x), wrong_from=NEVER,
+)  # fmt: skip
 SMOOTHING = Fitted(
-    part="reduction", text="label smoothing {:.3g}: right only if meant", change=_smoothed,
-    mistake=False,
+    "reduction", "label smoothing {:.3g}: right only if meant", partial(_reduced, lambda n, d, t, x:
+    t.mean(d.logsumexp(1) - (1 - x) * n - x * average(d, t.candidates))), wrong_from=NEVER,
 )  # fmt: skip
 BIAS = Fitted(
-    part="bias", text="a bias of {:.3f} (a learned one is usual; without, negatives outweigh "
-    "positives at first)", change=lambda t, x: t.but(
-        logit=lambda c, s: c * s + x, positive_logit=lambda c, s: c * s + x),
-    grid=range(-40, 21), mistake=False, least=-1.0,
+    "bias", "a bias of {:.3f} (a learned one is usual; without, negatives outweigh positives at "
+    "first)", partial(_logits, lambda c, x: c + x), range(-40, 21, 2), NEVER, least=-1.0,
 )  # fmt: skip
 FITTED = (
     FACTOR, OFFSET, SMOOTHING,
-    Fitted(
-        part="similarity", text="margin of {:.3g} on the positive's cosine: right only if meant",
-        change=lambda t, x: t.but(margin=x, shared=True),
-        grid=(-1.5, -0.7, -0.2, -0.05, 0.05, 0.2, 0.7, 1.5), mistake=False, signed=True,
-    ),
-    Fitted(
-        part="scale", text="another temperature: the loss has tau = {1:.4g} (logits times {0:.4g})",
-        change=lambda t, x: t.but(scale=x, positive_scale=x),
-        grid=[sign * 10 ** (e / 8) for sign in (-1, 1) for e in range(-24 * sign, 25 * sign, sign)],
-    ),
-    Fitted(
-        part="candidates", text="self-mask of {:.4g}: the anchor's own logit is finite, fill the "
-        "diagonal with -inf", change=lambda t, x: t.but(
-            candidates=t.candidates | t.itself, fixed=t.itself, fixed_logit=x),
-        grid=WIDE, least=-1.0, trait="all",
-    ),
-    Fitted(
-        part="candidates", text="positive masked: its logit is {:.4g} for all anchors (mask the "
-        "anchor itself, and only where it is among the keys)",
-        change=lambda t, x: t.but(fixed=t.own, fixed_logit=x), grid=WIDE, least=-1.0,
-    ),
-    Fitted(
-        part="reduction", text="epsilon of {:.2g} inside the logarithm: it caps the loss of hard "
-        "positives, use log_softmax", change=_with_epsilon,
-        grid=(0.0, 1e-7, 1e-5, 1e-3, 0.1, 1.0), least=1e-8,
-    ),
-    Fitted(
-        part="reduction", text="{:.4g} is added to the denominator (an epsilon, or masked entries "
-        "with logit 0 in place of -inf)", change=_with_constant,
-        grid=(0.0, 1e-6, 1e-3, 0.1, 1.5, 10.0, 1e3, 1e6), least=1e-8,
-    ),
-    *(Fitted(
-        part="similarity", text=f"logits clamped {text} {{:.4g}}: beyond it they have no gradient",
-        change=partial(_clamped, low=low, high=high), grid=(0.003, 0.03, 0.1, 0.3, 0.6, 0.9, 1.5,
-        3.0, 5.0, 7.0, 9.0, 11.0, 15.0, 30.0, 100.0), least=0.0,
-    ) for text, low, high in (("to plus and minus", -1, 1), ("at", -torch.inf, 1))),
+    Fitted("similarity", "margin of {:.3g} on the positive's cosine: right only if meant, and "
+        "above 0", lambda t, x: t.but(margin=x, shared=True),
+        (-1.5, -0.7, -0.2, -0.05, 0.05, 0.2, 0.7, 1.5), BELOW_0),
+    Fitted("scale", "another temperature: the loss has tau = {1:.4g} (logits times {0:.4g})",
+        lambda t, x: t.but(scale=x, positive_scale=x),
+        [sign * 10 ** (e / 8) for sign in (-1, 1) for e in range(-24 * sign, 25 * sign, sign)]),
+    Fitted("candidates", "self-mask of {:.4g}: the anchor's own logit is finite, fill the diagonal "
+        "with -inf", lambda t, x: t.but(candidates=t.candidates | t.itself, fixed=t.itself,
+        fixed_logit=x), WIDE, least=-1.0, trait="all"),
+    Fitted("candidates", "positive masked: its logit is {:.4g} (only the anchor may be masked)",
+        lambda t, x: t.but(fixed=t.own, fixed_logit=x), WIDE, least=-1.0),
+    Fitted("reduction", "epsilon of {:.2g} inside the logarithm: it caps the loss of hard "
+        "positives, use log_softmax", partial(_reduced, lambda n, d, t, x:
+        -t.mean((probability(n, d) + x).log())), (0.0, 1e-7, 1e-5, 1e-3, 0.1, 1.0), NEVER,
+        least=1e-8),
+    Fitted("reduction", "{:.4g} is added to the denominator (an epsilon, or masked entries with "
+        "logit 0 in place of -inf)", partial(_reduced, lambda n, d, t, x:
+        t.mean((d.logsumexp(1).exp() + x).log() - n)),
+        (0.0, 1e-6, 1e-3, 0.1, 1.5, 10.0, 1e3, 1e6), (0.01, math.inf), least=1e-8),
+    Fitted("similarity", "logits clamped at {:.3g} or near it: no gradient beyond it",
+        partial(_logits, lambda c, x: c.clamp(-x, x)),
+        (0.003, 0.03, 0.1, 0.3, 0.6, 0.9, 1.5, 3, 5, 7, 9, 11, 15, 30, 100), least=0.0),
 )  # fmt: skip
 
 
@@ -997,6 +924,9 @@ LABELLED: list[tuple[bool, str, Callable[[Terms], Terms]]] = [
 
 # --- The search ---
 
+UNLIKELY = {"rows", "similarity", "positive"}
+"""Parts that are not searched in pairs: they are seldom wrong together."""
+
 LEAST_LOSS = 1e-3
 """Tolerances are relative down to this loss; every form gives nearly 0 where logits are huge."""
 
@@ -1038,24 +968,31 @@ class Search:
 
     def value(self, match: Match, k: int, process: int) -> float:
         """The loss that `match` gives for probe k."""
-        probe = self.measured[k].probe
         terms = self._changed(match, k, process)
+        found = self._cosines_of(terms, k)
+        return float(terms.value(found, found))
+
+    def _cosines_of(self, terms: Terms, k: int) -> Tensor:
+        """(M, M), or another kernel, kept for all terms with the same rows."""
         place = (terms.rows, terms.kernel, k)
         if place not in self._cosines:
-            rows = terms.rows(probe.rows, probe)
+            rows = terms.rows(terms.probe.rows, terms.probe)
             self._cosines[place] = terms.kernel(rows, rows)
-        found = self._cosines[place]
-        return float(terms.value(found, found))
+        return self._cosines[place]
 
     def _changed(self, match: Match, k: int, process: int) -> Terms:
         """The terms on probe k; those of at most one departure are kept, pairs build on them."""
-        if len(match.changes) > 1:
-            first = self._changed(Match(match.form, match.changes[:-1]), k, process)
-            return match.changes[-1].change(first)
         key = (match.form, match.changes, k, process)
-        if key not in self._terms:
-            self._terms[key] = match.terms(self.measured[k].probe, process, self.tau)
-        return self._terms[key]
+        if key in self._terms:
+            return self._terms[key]
+        if match.changes:
+            first = self._changed(Match(match.form, match.changes[:-1]), k, process)
+            terms = match.changes[-1].change(first)
+        else:
+            terms = match.form.terms(self.measured[k].probe, process, self.tau)
+        if len(match.changes) < 2:
+            self._terms[key] = terms
+        return terms
 
     def close(self, value: float, k: int, process: int) -> bool:
         """Whether a value is the measured one, up to rounding."""
@@ -1089,9 +1026,9 @@ class Search:
                 if form.has(change.trait, world) and (found := self.fitted(Match(form), change)):
                     return [found]
         for form in plain:
-            if form.negatives != "all" or len(form.sides) == 2:
-                if pairs := list(islice(self._pairs(form, options[form]), 4)):
-                    return pairs
+            rare = form.negatives == "all" and len(form.sides) == 1
+            if not rare and (pairs := list(islice(self._pairs(form, options[form]), 4))):
+                return pairs
         return []
 
     def exact(self, known: Sequence[Form]) -> list[Match]:
@@ -1103,24 +1040,45 @@ class Search:
         return []
 
     def _pairs(self, form: Form, options: list[Departure]) -> Iterator[Match]:
-        """Two departures; one of the finished loss needs no new evaluation."""
+        """Two departures; one of the finished loss alone needs no new evaluation."""
         outer = [one for one in options if one.outer]
         inner = [one for one in options if not one.outer and not one.half]
-        k, process = self.points[0]
+        (k, process), (k2, process2) = self.points[0], self.points[-1]
         probe = self.measured[k].probe
+        factors = [Match(form, (one,)) for one in outer if one.part == "factor"]
+        yield from filter(None, (self.fitted(one, FACTOR) for one in factors))
+        told, told2 = self.measured[k].values[process], self.measured[k2].values[process2]
         for i, one in enumerate(inner):
             single = Match(form, (one,))
-            for change in (FACTOR, OFFSET, SMOOTHING):
-                if change.part != one.part and (found := self.fitted(single, change)):
-                    yield found
-            value = torch.tensor(self.value(single, k, process), dtype=torch.float64)
-            others = [
-                o for o in outer if o.outer and self.close(float(o.outer(value, probe)), k, process)
+            value, value2 = self.value(single, k, process), self.value(single, k2, process2)
+            linear = [SMOOTHING]
+            if value2 and math.isclose(told * value2, told2 * value, rel_tol=10 * self.tolerance):
+                linear.append(FACTOR)
+            if self.close(value - value2 + told2, k, process):
+                linear.append(OFFSET)
+            fits = (self.fitted(single, change) for change in linear if change.part != one.part)
+            yield from filter(None, fits)
+            at = torch.tensor(value, dtype=torch.float64)
+            likely = [
+                two
+                for two in outer
+                if two.outer and self.close(float(two.outer(at, probe)), k, process)
             ]
-            for other in (*others, *inner[i + 1 :]):
-                alike = one.part == other.part != "candidates"
-                if not alike and self.explains(single.but(other)):
-                    yield single.but(other)
+            found = self._cosines_of(terms := self._changed(single, k, process), k)
+            logits = terms.logits(found, found)
+            for two in inner[i + 1 :]:
+                if {one.part, two.part} <= UNLIKELY:
+                    continue
+                if two.part == "reduction" and terms.other is None:  # the logits stay
+                    changed = two.change(terms)
+                    value = float(changed.reduce(*logits, changed))
+                    if not self.close(value, k, process):
+                        continue
+                likely.append(two)
+            for two in likely:
+                alike = one.part == two.part != "candidates"
+                if not alike and self.explains(single.but(two)):
+                    yield single.but(two)
 
     def fitted(self, match: Match, change: Fitted) -> Match | None:
         """`match` with one number fitted at one point, if it explains all others.

@@ -30,6 +30,7 @@ from eigenbatch.monitor.rules import (
     QUEUE_LIKENESS,
     STILL_ROWS,
     is_solved,
+    spread,
 )
 
 WINDOW = 8
@@ -41,9 +42,6 @@ SMOOTHING = 0.1
 
 HISTORY = 50
 """Readings behind the rolling variance (the paper's Var_50 when every step is read)."""
-
-_ABSENT: dict[str, Any] = {"solved_since": None, "found_at_first": None, "placed": []}
-"""Entries that states of earlier versions lack; they hold "misplaced" instead of "placed"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,6 +65,7 @@ class RunMemory:
         self._losses: deque[float] = deque(maxlen=WINDOW)
         self._solved_since: int | None = None
         self._found_at_first: float | None = None
+        self._spread_at_first: float | None = None
 
     @torch.no_grad()
     def marks(self, contrast: Contrast, ranks: Ranks | None) -> Marks:
@@ -103,6 +102,8 @@ class RunMemory:
         ready = reading.queue_likeness is None or reading.queue_likeness >= QUEUE_LIKENESS
         if self._found_at_first is None and step < EARLY_STEPS and ready:
             self._found_at_first = reading.found_share
+        if self._spread_at_first is None:
+            self._spread_at_first = spread(reading)
         self._rows = marks.rows
         for side, moved in movement.items():
             self._moved[side] = max(moved, self._moved.get(side, 0.0))
@@ -120,6 +121,7 @@ class RunMemory:
             loss_drop=_drop(list(self._losses)),
             solved_since=self._solved_since,
             found_at_first=self._found_at_first,
+            spread_at_first=self._spread_at_first,
         )
 
     def count(self, names: set[str]) -> None:
@@ -140,6 +142,7 @@ class RunMemory:
             "losses": list(self._losses),
             "solved_since": self._solved_since,
             "found_at_first": self._found_at_first,
+            "spread_at_first": self._spread_at_first,
         }
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
@@ -152,8 +155,9 @@ class RunMemory:
             "losses": are_numbers,
             "solved_since": lambda value: value is None or is_count(value),
             "found_at_first": lambda value: value is None or is_number(value),
+            "spread_at_first": lambda value: value is None or is_number(value),
         }
-        check_entries(_current(state), "course", entries)
+        check_entries(state, "course", entries)
         for one in state["first"].values():
             sketch = {"count": is_count, "noise": is_number, "second": _is_square}
             check_entries(one, "sketch", sketch)
@@ -161,7 +165,6 @@ class RunMemory:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
         self.check_state_dict(state)
-        state = _current(state)
         self._first = {
             side: Sketch(
                 count=one["count"],
@@ -177,14 +180,8 @@ class RunMemory:
         self._losses = deque(state["losses"], maxlen=WINDOW)
         self._solved_since = state["solved_since"]
         self._found_at_first = state["found_at_first"]
+        self._spread_at_first = state["spread_at_first"]
         self._rows = None
-
-
-def _current(state: Any) -> Any:
-    """A state of an earlier version as one of this."""
-    if not isinstance(state, dict):
-        return state
-    return _ABSENT | {name: value for name, value in state.items() if name != "misplaced"}
 
 
 def _mean_place(readings: Sequence[Placed]) -> Placed | None:

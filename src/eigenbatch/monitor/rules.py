@@ -19,6 +19,10 @@ Severity = Literal["info", "warning", "critical"]
 SYMPTOMS = "symptoms"
 """In `explains`: every rule marked as a symptom."""
 
+SPREAD_LOST = 0.5
+"""In a run, a collapse has lost this share of the spread that the first reading had: encoders that
+begin in a cone and learn slowly, or not at all, have not."""
+
 COLLAPSED_SIGMA = 0.99
 """Paper: sigma-hat above this reliably preceded collapse."""
 
@@ -153,7 +157,12 @@ def not_finite(reading: Reading) -> Answer | None:
 
 @rule(
     "collapsing",
-    explains=(SYMPTOMS, "one dimension dominates", "false negatives", "identical views"),
+    explains=(
+        "dimensional collapse",
+        "one dimension dominates",
+        "false negatives",
+        "identical views",
+    ),
 )
 def collapsing(cloud: Cloud) -> Answer | None:
     """All embeddings become one direction."""
@@ -298,8 +307,9 @@ def encoder_does_not_move(reading: Reading) -> Answer | None:
     trained = (course.found_at_first or 0.0) >= TRAINED
     if trained:
         advice = f"The run began with a trained encoder, so this may be right. {advice}"
+    one_tower = reading.first_tower is not None and not all_still  # often frozen on purpose
     return Answer(
-        severity="info" if trained else "warning",
+        severity="info" if trained or one_tower else "warning",
         evidence="largest change of the embeddings since the first reading, in units of sampling "
         f"noise: {sides} < {STILL:g} (1 = no change at all)",
         advice=advice,
@@ -864,3 +874,9 @@ def is_solved(reading: Reading) -> bool:
     count = reading.negatives
     share: float = reading.solved_share ** max(1.0, SOLVED_NEGATIVES / max(count, 1))
     return count >= FEW_NEGATIVES and share > SOLVED_SHARE
+
+
+def spread(reading: Reading) -> float:
+    """1 - sigma-hat, of two towers the smaller: how far the rows are from one direction."""
+    first = reading.first_tower
+    return 1 - (reading.sigma_hat if first is None else max(reading.sigma_hat, first.sigma_hat))
