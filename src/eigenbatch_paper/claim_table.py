@@ -37,7 +37,9 @@ something was chosen after a run, the note says so. Claims "Beyond the paper" ar
 - **does not reproduce**: the criterion is not met, or the interval holds zero and excludes the
   printed figure. What is not there in a small run may be there in a large one.
 
-One rule decides all of them: `eigenbatch_paper/verdict.py`.
+One rule decides all of them: `eigenbatch_paper/verdict.py`. An interval holds one version of
+trainer, sampler and methods (last column); seeds that mix versions are left out and named. Runs
+of pictures were made by version 1 of the sampler, which chose batch by batch.
 
 To run one again: `eigenbatch reproduce NAME --scale SCALE --data-dir NAME=FOLDER`, with the scale
 that stands in the column "size".
@@ -119,7 +121,7 @@ def _kept(page: Path) -> dict[str, Part]:
     return {
         name: Part(row, sections[name].rstrip("\n") + "\n", outcome)
         for name, row in rows.items()
-        if name in sections and (outcome := _outcome(row)) is not None
+        if name in NAMES and name in sections and (outcome := _outcome(row)) is not None
     }
 
 
@@ -181,22 +183,26 @@ def _row(record: dict[str, Any]) -> str:
 
 
 def _commits(record: dict[str, Any]) -> str:
-    """Those its parts were run at, and the one that judged them if it is another."""
+    """Those its parts were run at, the one that judged them, and versions of what made them."""
     made, judged = record["commits"], record["judged"]
     text = ", ".join(f"`{commit}`" if commit else "unknown" for commit in made)
-    return text if made == [judged] else f"{text}, judged at `{judged}`"
+    text = text if made == [judged] else f"{text}, judged at `{judged}`"
+    versions = record.get("made_by") or {}
+    made_by = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"{text}; {made_by}" if made_by else text
 
 
 def _section(record: dict[str, Any], images: Path, folder: Path) -> str:
     name = record["claim"]
     link = _relative(images / f"{name}.png", folder)
-    table = record["directory"] / "table.md"
+    table, left = record["directory"] / "table.md", record.get("left_out", [])
     return (
         f"## {name}\n\n{record['statement']}\n\n"
         f"*Criterion.* {record['criterion']}\n\n"
         f"*Printed:* {record['printed']}. *Measured:* {record['measured']}. "
         f"**{record['outcome'].capitalize()}.**\n\n"
         + (f"{record['note']}\n\n" if record["note"] else "")
+        + (f"Left out, of mixed versions: {', '.join(left)}.\n\n" if left else "")
         + (f"{table.read_text()}\n" if table.exists() else "")
         + f"![{name}]({link})\n"
     )

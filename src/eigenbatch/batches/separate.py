@@ -112,8 +112,7 @@ def _exchange(
     drawn = drawn[fits]  # rows that may come here; where may the present one go?
     if not len(drawn):
         return
-    present = places[place : place + 1]
-    clashes = _conflicts(places, present, rows, groups, apart)[:, 0]  # with it, by place
+    clashes = _alike(rows, int(places[place]), groups, apart)[places]  # with it, by place
     clashes[place] = False
     inside = clashes[: count * n].view(count, n).sum(1)  # (B,)
     free = torch.ones(len(drawn), dtype=torch.bool, device=drawn.device)
@@ -135,6 +134,18 @@ def _conflicts(
         with no_autocast(rows):
             for tower in range(rows.shape[1]):
                 found |= rows[some, tower] @ rows[others, tower].T > apart
+    return found
+
+
+def _alike(rows: Tensor, one: int, groups: Tensor | None, apart: float | None) -> Tensor:
+    """(N,) True for rows that belong apart from row `one`; all in place, without a copy."""
+    found = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    if groups is not None:
+        found |= groups == groups[one]
+    if apart is not None:
+        with no_autocast(rows):
+            for tower in range(rows.shape[1]):
+                found |= rows[:, tower] @ rows[one, tower] > apart
     return found
 
 
