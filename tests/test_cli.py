@@ -108,7 +108,7 @@ def test_positives_of_another_shape_exit_with_two_and_are_named(tmp_path: Path) 
     first = healthy_files(tmp_path)[0]
     result = call("diagnose", first, "--pairs", saved(tmp_path / "short.npy", np.ones((4, 3))))
     assert result.exit_code == 2
-    assert "short.npy has (4, 3)" in " ".join(result.stderr.split())
+    assert "short.npy (4, 3)" in " ".join(result.stderr.split())
 
 
 def test_options_that_change_nothing_without_positives_are_named(tmp_path: Path) -> None:

@@ -4,10 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from eigenbatch.discovery import modules_of
-
 RULE = """
 from functools import partial
 from eigenbatch.monitor.rule import Answer, ReadingRule
@@ -24,17 +20,6 @@ from eigenbatch.train.data.sets.digits import DigitsConfig
 class MondayConfig(DigitsConfig, name="monday"):
     day: int = 1
 """
-
-
-def test_a_rule_in_a_new_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from eigenbatch.monitor import rules
-
-    (tmp_path / "added.py").write_text(RULE)
-    monkeypatch.setattr(rules, "__path__", [*rules.__path__, str(tmp_path)])
-    found = {one.__name__: one for one in modules_of(rules.__name__, rules.__path__)}
-    monkeypatch.delitem(sys.modules, "eigenbatch.monitor.rules.added")
-    assert found["eigenbatch.monitor.rules.added"].monday(None).name == "monday"
-    assert "eigenbatch.monitor.rules.cloud" in found
 
 
 def test_a_data_set_in_a_new_file_is_known_to_the_command_line(tmp_path: Path) -> None:

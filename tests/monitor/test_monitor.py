@@ -401,18 +401,6 @@ def test_a_damaged_state_is_refused_and_changes_nothing(state, message: str) -> 
     assert monitor.state_dict() == before
 
 
-def test_a_state_of_an_earlier_version_is_taken() -> None:
-    monitor = SpectralMonitor(TAU, every=1, quiet=True)
-    monitor(*healthy_views())
-    state = monitor.state_dict()
-    new = ("placed", "solved_since", "found_at_first")
-    course = {name: value for name, value in state["course"].items() if name not in new}
-    other = SpectralMonitor(TAU, quiet=True)
-    other.load_state_dict(state | {"course": course | {"misplaced": [0.1]}})
-    assert other.state_dict()["course"]["first"] == state["course"]["first"]
-    assert other.state_dict()["course"]["placed"] == []
-
-
 def torch_saved(state):
     """Through a file, as a checkpoint goes: plain numbers only."""
     import io

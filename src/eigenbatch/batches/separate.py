@@ -139,7 +139,8 @@ def _conflicts(
 
 def _alike(rows: Tensor, one: int, groups: Tensor | None, apart: float | None) -> Tensor:
     """(N,) True for rows that belong apart from row `one`; all in place, without a copy."""
-    found = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    size = len(rows) if groups is None else len(groups)
+    found = torch.zeros(size, dtype=torch.bool, device=rows.device)
     if groups is not None:
         found |= groups == groups[one]
     if apart is not None:

@@ -30,7 +30,6 @@ from eigenbatch.monitor.rules import (
     QUEUE_LIKENESS,
     STILL_ROWS,
     is_solved,
-    spread,
 )
 
 WINDOW = 8
@@ -65,7 +64,6 @@ class RunMemory:
         self._losses: deque[float] = deque(maxlen=WINDOW)
         self._solved_since: int | None = None
         self._found_at_first: float | None = None
-        self._spread_at_first: float | None = None
 
     @torch.no_grad()
     def marks(self, contrast: Contrast, ranks: Ranks | None) -> Marks:
@@ -102,8 +100,6 @@ class RunMemory:
         ready = reading.queue_likeness is None or reading.queue_likeness >= QUEUE_LIKENESS
         if self._found_at_first is None and step < EARLY_STEPS and ready:
             self._found_at_first = reading.found_share
-        if self._spread_at_first is None:
-            self._spread_at_first = spread(reading)
         self._rows = marks.rows
         for side, moved in movement.items():
             self._moved[side] = max(moved, self._moved.get(side, 0.0))
@@ -121,7 +117,6 @@ class RunMemory:
             loss_drop=_drop(list(self._losses)),
             solved_since=self._solved_since,
             found_at_first=self._found_at_first,
-            spread_at_first=self._spread_at_first,
         )
 
     def count(self, names: set[str]) -> None:
@@ -142,7 +137,6 @@ class RunMemory:
             "losses": list(self._losses),
             "solved_since": self._solved_since,
             "found_at_first": self._found_at_first,
-            "spread_at_first": self._spread_at_first,
         }
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
@@ -155,7 +149,6 @@ class RunMemory:
             "losses": are_numbers,
             "solved_since": lambda value: value is None or is_count(value),
             "found_at_first": lambda value: value is None or is_number(value),
-            "spread_at_first": lambda value: value is None or is_number(value),
         }
         check_entries(state, "course", entries)
         for one in state["first"].values():
@@ -180,7 +173,6 @@ class RunMemory:
         self._losses = deque(state["losses"], maxlen=WINDOW)
         self._solved_since = state["solved_since"]
         self._found_at_first = state["found_at_first"]
-        self._spread_at_first = state["spread_at_first"]
         self._rows = None
 
 

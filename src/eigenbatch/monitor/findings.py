@@ -9,11 +9,9 @@ from eigenbatch.monitor.rules import (
     EARLY_STEPS,
     MOMENTUM_STEPS,
     RULES,
-    SPREAD_LOST,
     SYMPTOMS,
     Rule,
     Severity,
-    spread,
 )
 
 
@@ -130,9 +128,6 @@ def _severity(one: Finding, reading: Reading) -> Severity:
     rule = _BY_NAME[one.name]
     course, early = reading.course, _is_early(reading)
     lasted = 1 if course is None else course.streaks.get(one.name, 0) + 1
-    first = None if course is None else course.spread_at_first
-    if one.name == "collapsing" and first is not None and spread(reading) > SPREAD_LOST * first:
-        return "info"  # as it began: "stuck at chance" says whether it learns
     if early and one.name == "collapsing" and course is not None:
         # Without normalisation layers an untrained encoder may look collapsed, but not for long.
         return "critical" if lasted > 1 else "info"

@@ -46,7 +46,6 @@ class Course:
     loss_drop: float | None = None  # below chance, from the older to the newer half of readings
     solved_since: int | None = None  # step from which on every reading was solved
     found_at_first: float | None = None  # found_share of the first reading with a real queue
-    spread_at_first: float | None = None  # 1 - sigma-hat of the first reading, of the worse tower
 
 
 @documented

@@ -19,10 +19,6 @@ Severity = Literal["info", "warning", "critical"]
 SYMPTOMS = "symptoms"
 """In `explains`: every rule marked as a symptom."""
 
-SPREAD_LOST = 0.5
-"""In a run, a collapse has lost this share of the spread that the first reading had: encoders that
-begin in a cone and learn slowly, or not at all, have not."""
-
 COLLAPSED_SIGMA = 0.99
 """Paper: sigma-hat above this reliably preceded collapse."""
 
@@ -874,9 +870,3 @@ def is_solved(reading: Reading) -> bool:
     count = reading.negatives
     share: float = reading.solved_share ** max(1.0, SOLVED_NEGATIVES / max(count, 1))
     return count >= FEW_NEGATIVES and share > SOLVED_SHARE
-
-
-def spread(reading: Reading) -> float:
-    """1 - sigma-hat, of two towers the smaller: how far the rows are from one direction."""
-    first = reading.first_tower
-    return 1 - (reading.sigma_hat if first is None else max(reading.sigma_hat, first.sigma_hat))
