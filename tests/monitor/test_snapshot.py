@@ -1,6 +1,7 @@
 """Readings of fixed batches have the numbers and findings they always had.
 
-Recorded at commit 2411c22, before a reading became one flat record. On a processor with the same
+Recorded at commit 2411c22, before a reading became one flat record; since then only advice of "loss
+mismatch" and "repeated ids" was reworded. On a processor with the same
 instructions the numbers are equal to the last bit; elsewhere sums are rounded differently. To
 record a change that was meant: `python tests/monitor/test_snapshot.py`, and say which and why.
 """

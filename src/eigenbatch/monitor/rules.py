@@ -404,7 +404,7 @@ def repeated_ids(reading: Reading) -> Answer | None:
         evidence=f"{share:.1%} > {REPEATED_ID_SHARE:.0%} of rows have another row with the "
         "same id in the batch",
         advice="They are pushed apart although they belong together: keep one per id in a batch "
-        "(OnePerGroup), or treat them as positives.",
+        "(groups= of the sampler), or treat them as positives.",
     )
 
 
@@ -451,7 +451,7 @@ def false_negatives(reading: Reading) -> Answer | None:
         f"positive, and these stand apart from other hard negatives "
         f"({reading.near_duplicate_isolation:.0%} >= {LOOK_ALIKE_ISOLATION:.0%})",
         advice="Remove duplicates from the data set, keep repeats of a sample out of one batch "
-        "(OnePerGroup), or treat them as positives.",
+        "(groups= of the sampler), or treat them as positives.",
     )
 
 
