@@ -31,7 +31,6 @@ from .core.spectrum import (
     spectrum as spectrum,
 )
 from .core.spectrum import whiten as whiten
-from .monitor.check import LossReport as LossReport
 from .monitor.check import check_loss as check_loss
 from .monitor.findings import Finding as Finding
 from .monitor.monitor import SpectralMonitor as SpectralMonitor

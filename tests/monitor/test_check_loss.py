@@ -19,11 +19,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy, dropout, logsigmoid, normalize
 from typer.testing import CliRunner
 
-from eigenbatch import LossReport, check_loss
+from eigenbatch import check_loss
 from eigenbatch.cli import app
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import infonce
 from eigenbatch.errors import ArgumentTypeError, LossError, ParameterError
+from eigenbatch.monitor import LossReport
 from eigenbatch.monitor.check_calls import make_probes
 from eigenbatch.monitor.check_forms import Form
 
