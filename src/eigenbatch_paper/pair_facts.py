@@ -9,7 +9,7 @@ from eigenbatch.runs import PairedDifference, first_crossing, paired_difference
 from eigenbatch_paper.claim import Row
 from eigenbatch_paper.figures import POLICIES as COLOURS
 from eigenbatch_paper.figures import tidy
-from eigenbatch_paper.training_facts import grouped
+from eigenbatch_paper.training_facts import grouped, paired
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,8 +24,9 @@ def final(row: Row) -> float:
 
 
 def gain(treated: Sequence[Row], random: Sequence[Row]) -> PairedDifference:
-    """Difference of the final MRR over the seeds, in their order."""
-    return paired_difference([final(row) for row in treated], [final(row) for row in random])
+    """Difference of the final MRR over the seeds that both have."""
+    pairs = paired(treated, random)
+    return paired_difference([final(one) for one, _ in pairs], [final(other) for _, other in pairs])
 
 
 def share(
@@ -37,7 +38,7 @@ def share(
     """
     shares = [
         first_crossing(one[axis], one["mrr"], final(other)) / other[axis][-1]
-        for one, other in zip(treated, random, strict=True)
+        for one, other in paired(treated, random)
     ]
     return paired_difference(shares, [0.0] * len(shares))
 
@@ -68,7 +69,7 @@ def reaching(groups: Groups, policy: str = "neighbours") -> str:
         )
     reached = sum(
         isfinite(first_crossing(one["steps"], one["mrr"], final(other)))
-        for one, other in zip(treated, random, strict=True)
+        for one, other in paired(treated, random)
     )
     return f"reach Random's final MRR in {reached} of {len(treated)} seeds"
 

@@ -132,7 +132,7 @@ def mean(rows: Sequence[Row], quantity: Quantity) -> float:
 
 def gain(treated: Sequence[Row], baseline: Sequence[Row], quantity: Quantity) -> PairedDifference:
     """Paired difference of a quantity over the seeds both have."""
-    pairs = _paired(treated, baseline)
+    pairs = paired(treated, baseline)
     return paired_difference([quantity(ours) for ours, _ in pairs],
                              [quantity(theirs) for _, theirs in pairs])  # fmt: skip
 
@@ -143,7 +143,7 @@ def saved(treated: Sequence[Row], baseline: Sequence[Row], quantity: Quantity) -
     NaN if there is a pair of which neither run reaches the target of a time: two lengths of runs
     say nothing. If one of them does, the other's length is a bound in its favour.
     """
-    shares = [_share_saved(ours, theirs, quantity) for ours, theirs in _paired(treated, baseline)]
+    shares = [_share_saved(ours, theirs, quantity) for ours, theirs in paired(treated, baseline)]
     return paired_difference(shares, [0.0] * len(shares))
 
 
@@ -154,7 +154,8 @@ def _share_saved(ours: Row, theirs: Row, quantity: Quantity) -> float:
     return 1 - a / b if math.isfinite(a) and math.isfinite(b) and b > 0 else math.nan
 
 
-def _paired(treated: Sequence[Row], baseline: Sequence[Row]) -> list[tuple[Row, Row]]:
+def paired(treated: Sequence[Row], baseline: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Runs of the same seed, which both must have."""
     by_seed = {row["seed"]: row for row in baseline}
     return [(row, by_seed[row["seed"]]) for row in treated if row["seed"] in by_seed]
 
