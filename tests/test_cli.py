@@ -317,7 +317,9 @@ def test_two_arrays_of_one_file_are_pairs_and_others_are_asked_for(tmp_path: Pat
     torch.save({"a": torch.tensor(first), "b": torch.tensor(second)}, tmp_path / "other.pt")
     result = call("diagnose", tmp_path / "other.pt")
     assert result.exit_code == 2
-    assert "holds 2 arrays (a, b): say which, --key NAME" in " ".join(result.stderr.split())
+    assert "holds 2 arrays (a, b), expected one: name it, as --key" in " ".join(
+        result.stderr.split()
+    )
     assert "Spectrum of 128 rows" in call("diagnose", tmp_path / "other.pt", "--key", "a").output
     paired = call("--json", "diagnose", tmp_path / "other.pt", "--key", "a,b", "--tau", 0.2)
     assert json.loads(paired.stdout)["healthy"]

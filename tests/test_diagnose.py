@@ -2,12 +2,18 @@ import numpy as np
 import pytest
 import torch
 
-from eigenbatch import histograms
+from eigenbatch import diagnose
 from eigenbatch.core.contrast import Contrast
 from eigenbatch.core.infonce import infonce
 from eigenbatch.core.spectrum import participation_ratio
-from eigenbatch.diagnose import Report, describe_cloud, describe_pairs
-from eigenbatch.histograms import BINS, similarities, some_anchors
+from eigenbatch.diagnose import (
+    BINS,
+    Report,
+    describe_cloud,
+    describe_pairs,
+    similarities,
+    some_anchors,
+)
 from eigenbatch.monitor.measure import read_batch
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -79,7 +85,7 @@ def test_histograms_hold_every_pair_once(layout) -> None:
 
 def test_a_large_file_is_sampled_for_plots_and_other_temperatures(monkeypatch) -> None:
     whole = describe_pairs(Z1, Z2, TAU)
-    monkeypatch.setattr(histograms, "SAMPLED", 32)
+    monkeypatch.setattr(diagnose, "SAMPLED", 32)
     sampled = describe_pairs(Z1, Z2, TAU)
     assert sampled.similarities.anchors == 32
     assert sampled.numbers == whole.numbers

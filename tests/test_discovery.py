@@ -4,14 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-RULE = """
-from functools import partial
-from eigenbatch.monitor.rule import Answer, ReadingRule
-
-@partial(ReadingRule, "monday", place=5)
-def monday(reading):
-    return Answer("info", "day 1 of 7", "Wait.")
-"""
 DATA = """
 from dataclasses import dataclass
 from eigenbatch.train.data.sets.digits import DigitsConfig
@@ -26,11 +18,10 @@ def test_a_data_set_in_a_new_file_is_known_to_the_command_line(tmp_path: Path) -
     (tmp_path / "added.py").write_text(DATA)
     program = (
         "import sys\n"
-        "from eigenbatch.discovery import modules_of\n"
         "from eigenbatch.train.data import sets\n"
         "from eigenbatch.train.launch import configured\n"
         "sets.__path__.append(sys.argv[1])\n"
-        "modules_of(sets.__name__, sets.__path__)\n"
+        "sets.load_all()\n"
         "print(configured(None, 'monday', None, ['data.day=2']).data.day)\n"
     )
     done = subprocess.run(

@@ -177,5 +177,8 @@ def _only(names: Collection[str], key: str | None) -> str:
             raise FileFormatError(f"has no array {key!r}; it holds {listed}")
         return key
     if len(names) != 1:
-        raise FileFormatError(f"holds {len(names)} arrays ({listed}): say which, --key NAME")
+        raise FileFormatError(
+            f"holds {len(names)} arrays ({listed}), expected one: name it, as --key of diagnose "
+            "does, or save it alone"
+        )
     return next(iter(names))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from eigenbatch.errors import DataError
 from eigenbatch_paper import peers
-from eigenbatch_paper.claim import Chunk, Place, Row, Scale
+from eigenbatch_paper.claim import Chunk, Claim, Place, Row, Scale
 from eigenbatch_paper.training_chunks import short
 
 if TYPE_CHECKING:
@@ -141,6 +141,19 @@ def compute(chunk: Chunk, place: Place) -> list[Row]:
         if (found := series.get(f"sampler/{key}")) is not None:
             row[f"plan_{key}"] = short(_at_plans(found.value.tolist()))
     return [row]
+
+
+def pair_claim(data: Iterable[str], *, setting: str, minutes: float, **fields: Any) -> Claim:
+    """A claim of our own about these data sets; at scale smoke its pairs are made up."""
+    return Claim(
+        section="Beyond the paper",
+        size={"smoke": "1,280 made-up pairs, 2 epochs", "small": setting, "paper": setting},
+        minutes={"smoke": 1, "small": minutes, "paper": minutes},
+        compute=compute,
+        needs=needs(*data),
+        trains=True,
+        **fields,
+    )
 
 
 def _at_plans(values: Sequence[float]) -> list[float]:

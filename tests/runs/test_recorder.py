@@ -428,3 +428,14 @@ def test_side_files_never_touch_what_is_not_ours(tmp_path):
     assert (tmp_path / "note.txt").read_text() == "whole"
     assert precious.read_text() == "mine"
     assert not list(tmp_path.glob(".note*"))
+
+
+def test_what_a_killed_run_left_of_a_checkpoint_is_removed_under_the_lock(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    directory.path.mkdir()
+    left = directory.path / ".checkpoint.pt.123-abcd.partial"
+    left.write_bytes(b"half")
+    (directory.path / "mine.partial").write_bytes(b"mine")
+    with directory.locked():
+        assert not left.exists()
+    assert (directory.path / "mine.partial").exists()

@@ -242,8 +242,8 @@ def _check_value(value: object) -> None:
         which = repr(next(iter(value))) if isinstance(value, dict) and value else "0"
         fix = f"a {type(value).__name__}: pass lambda z1, z2: loss(z1, z2)[{which}]"
     else:
-        fix = f"return the tensor itself, without .item(), got {described(value)}"
-    raise LossError(f"the loss must return one number as a torch.Tensor, it returns {fix}")
+        fix = f"{described(value)}: return the tensor itself, without .item()"
+    raise LossError(f"the loss must return one number as a torch.Tensor, got {fix}")
 
 
 def _module_of(loss: object) -> nn.Module | None:

@@ -133,6 +133,8 @@ class RunDirectory:
             except (BlockingIOError, PermissionError):
                 raise in_use from None
             _held.add(place)
+            for left in self.path.glob(".checkpoint.pt.*.partial"):
+                left.unlink()  # of a run that was killed: this process alone works here
             try:
                 yield
             finally:

@@ -17,8 +17,10 @@ from typing import Any, Self
 
 from eigenbatch.errors import RunError
 
-CHANGEABLE = frozenset({"directory", "first", "second", "test_first", "test_second", "epochs"})
-"""Settings that are not part of the chain: data may move, and a run may go on for longer."""
+PLACES = ("directory", "first", "second", "test_first", "test_second")
+CHANGEABLE = ("budget.epochs", *(f"data.{name}" for name in PLACES))
+"""Settings that may change when a run is resumed, and are no part of the chain: it may go on for
+longer, and data may move."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,10 +144,15 @@ def _chain(path: Path, content: bytes = b"") -> "hashlib._Hash":
 
 
 def _lasting(config: Any) -> Any:
-    """Settings without those that may change when a run is resumed: places, and its length."""
-    if isinstance(config, dict):
-        return {name: _lasting(one) for name, one in config.items() if name not in CHANGEABLE}
-    return config
+    """Settings without those that may change when a run is resumed."""
+    if not isinstance(config, dict):
+        return config
+    lasting = dict(config)
+    for setting in CHANGEABLE:
+        section, _, name = setting.partition(".")
+        if isinstance(values := lasting.get(section), dict):
+            lasting[section] = {key: one for key, one in values.items() if key != name}
+    return lasting
 
 
 def is_whole(path: Path) -> bool | None:

@@ -13,7 +13,7 @@ from eigenbatch.errors import RowError, RunError
 from eigenbatch.runs.comparison import read_if_finished
 from eigenbatch.runs.directory import RunDirectory
 from eigenbatch.runs.reader import flat
-from eigenbatch.runs.record import Mark
+from eigenbatch.runs.record import CHANGEABLE, Mark
 from eigenbatch.runs.recorder import Recorder
 from eigenbatch.train import methods
 from eigenbatch.train.assembly import Assembled, assemble
@@ -38,10 +38,6 @@ logger = logging.getLogger("eigenbatch")
 
 MADE_BY = 2
 """Raised by hand when runs of the same settings begin to differ; golden runs tell."""
-
-FILES = ("directory", "first", "second", "test_first", "test_second")
-CHANGEABLE = ("budget.epochs", *(f"data.{name}" for name in FILES))
-"""Settings that may change when a run is resumed: it may go on for longer, and data may move."""
 
 
 def made_by() -> dict[str, int]:

@@ -1,15 +1,10 @@
 """Beyond the paper: planned batches of data with copies."""
 
-from typing import TYPE_CHECKING
-
 from eigenbatch_paper import pair_facts as facts
-from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
-from eigenbatch_paper.pairs import COPIED_EPOCHS, SEEDS, compute, needs, pair_chunk
+from eigenbatch_paper.claim import Chunk, Row, Scale
+from eigenbatch_paper.pairs import COPIED_EPOCHS, SEEDS, pair_chunk, pair_claim
 from eigenbatch_paper.training_facts import grouped
 from eigenbatch_paper.verdict import Finding, Verdict, decided, effect
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 POLICIES = ("random", "neighbours", "auto")
 
@@ -38,29 +33,21 @@ def judge(rows: list[Row]) -> Verdict:
     return decided(main, {}, "; ".join(measured), "; ".join(notes) + ".")
 
 
-def draw(rows: list[Row], figure: "Figure") -> None:
-    """Retrieval over time."""
-    facts.draw_settings(rows, figure)
-
-
 SETTING = (
     "Multi30k English-German, every pair three times, or 1 % of pairs fifty and 9 % five times; "
     "n=256, tau=0.07, 1,400 steps"
 )
-CLAIM = Claim(
+CLAIM = pair_claim(
+    COPIED_EPOCHS,
     name="copied-pairs",
-    section="Beyond the paper",
     statement="Planned batches pay on data that holds the same pair several times, because "
     "near-duplicates are kept apart.",
     printed="nothing",
     criterion="On both data sets the 95 % intervals of the gains of neighbours and of Auto over "
     "Random in final MRR lie above zero.",
-    size={"smoke": "1,280 made-up pairs, 2 epochs", "small": SETTING, "paper": SETTING},
-    minutes={"smoke": 1, "small": 15, "paper": 15},
+    setting=SETTING,
+    minutes=15,
     chunks=chunks,
-    compute=compute,
     judge=judge,
-    draw=draw,
-    needs=needs(*COPIED_EPOCHS),
-    trains=True,
+    draw=facts.draw_settings,
 )

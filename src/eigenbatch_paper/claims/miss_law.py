@@ -5,9 +5,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from eigenbatch_paper import pair_facts as facts
-from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
+from eigenbatch_paper.claim import Chunk, Row, Scale
 from eigenbatch_paper.figures import BLUE, GREEN, GREY, tidy
-from eigenbatch_paper.pairs import SEEDS, compute, needs, pair_chunk
+from eigenbatch_paper.pairs import SEEDS, pair_chunk, pair_claim
 from eigenbatch_paper.training_facts import grouped
 from eigenbatch_paper.verdict import Finding, Verdict, decided
 
@@ -107,20 +107,17 @@ def draw(rows: list[Row], figure: "Figure") -> None:
 
 
 SETTING = "Multi30k English-German, n=64, tau 0.14, 0.2 and 0.3, 1,400 steps"
-CLAIM = Claim(
+CLAIM = pair_claim(
+    ("translations",),
     name="miss-law",
-    section="Beyond the paper",
     statement="The harder random batches are, the less batches of neighbours gain.",
     printed="nothing",
     criterion="The mean gain in final MRR of neighbours over Random falls from each temperature "
     "to the next larger one; and auto never loses more than 0.3 points, and the miss of random "
     "batches rises with the temperature.",
-    size={"smoke": "made-up pairs, 2 epochs", "small": SETTING, "paper": SETTING},
-    minutes={"smoke": 0.3, "small": 15, "paper": 15},
+    setting=SETTING,
+    minutes=15,
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs=needs("translations"),
-    trains=True,
 )

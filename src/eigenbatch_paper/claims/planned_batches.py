@@ -1,15 +1,10 @@
 """Beyond the paper: epochs planned from cached embeddings, on the data the defaults were set on."""
 
-from typing import TYPE_CHECKING
-
 from eigenbatch_paper import pair_facts as facts
-from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
-from eigenbatch_paper.pairs import TUNED, compute, needs, pair_chunks
+from eigenbatch_paper.claim import Chunk, Row, Scale
+from eigenbatch_paper.pairs import TUNED, pair_chunks, pair_claim
 from eigenbatch_paper.training_facts import grouped
 from eigenbatch_paper.verdict import Verdict, decided, mean_at_least, mean_at_most
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 POLICIES = ("random", "neighbours", "auto")
 GAINS = {
@@ -45,30 +40,22 @@ def judge(rows: list[Row]) -> Verdict:
     return decided(main, rest, "; ".join(measured), "; ".join(notes) + ".")
 
 
-def draw(rows: list[Row], figure: "Figure") -> None:
-    """Retrieval over time."""
-    facts.draw_settings(rows, figure)
-
-
 SETTING = (
     "Multi30k English-German and Python functions with what they say (29,000 pairs), Flickr8k "
     "(5,488 pairs of captions of one picture); towers from scratch, tau=0.07, 850 to 1,500 steps"
 )
-CLAIM = Claim(
+CLAIM = pair_claim(
+    TUNED,
     name="planned-batches",
-    section="Beyond the paper",
     statement="Planning an epoch from cached embeddings pays on retrieval, and costs nothing where "
     "training pairs are memorised.",
     printed="nothing: the paper expects diverse batches to pay",
     criterion="Mean gain of Auto over Random in final MRR, over five seeds: translations at least "
     "+5 points (n=64) and +2.3 (n=256), captions 0, code +1.5 and +1.2; and neighbours reach "
     "Random's final MRR on translations in at most a third (n=64) and 40 % (n=256) of its steps.",
-    size={"smoke": "1,280 made-up pairs, 2 epochs", "small": SETTING, "paper": SETTING},
-    minutes={"smoke": 1, "small": 30, "paper": 30},
+    setting=SETTING,
+    minutes=30,
     chunks=chunks,
-    compute=compute,
     judge=judge,
-    draw=draw,
-    needs=needs(*TUNED),
-    trains=True,
+    draw=facts.draw_settings,
 )

@@ -1,15 +1,10 @@
 """Beyond the paper: planned epochs against those of other papers, in one run."""
 
-from typing import TYPE_CHECKING
-
 from eigenbatch_paper import pair_facts as facts
-from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
-from eigenbatch_paper.pairs import SEEDS, compute, needs, pair_chunk
+from eigenbatch_paper.claim import Chunk, Row, Scale
+from eigenbatch_paper.pairs import SEEDS, pair_chunk, pair_claim
 from eigenbatch_paper.training_facts import grouped
 from eigenbatch_paper.verdict import Finding, Verdict, decided, effect
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DATA = ("translations", "code")
 PEERS = ("greedy-64", "gcbs", "walk")
@@ -39,26 +34,18 @@ def judge(rows: list[Row]) -> Verdict:
     return decided(main, {}, "; ".join(measured), "; ".join(notes) + ".")
 
 
-def draw(rows: list[Row], figure: "Figure") -> None:
-    """Retrieval over time."""
-    facts.draw_settings(rows, figure)
-
-
 SETTING = "29,000 pairs of each (see planned-batches), n=64, tau=0.07, 1,359 steps"
-CLAIM = Claim(
+CLAIM = pair_claim(
+    DATA,
     name="planner-peers",
-    section="Beyond the paper",
     statement="Planned neighbours end higher than global contrastive batch sampling (reverse "
     "Cuthill-McKee), than random walks on a proximity graph, and than diverse batches.",
     printed="nothing",
     criterion="On translations and on code the 95 % interval of the difference in final MRR "
     "between neighbours and each of the three lies above zero.",
-    size={"smoke": "1,280 made-up pairs, 2 epochs", "small": SETTING, "paper": SETTING},
-    minutes={"smoke": 1, "small": 20, "paper": 20},
+    setting=SETTING,
+    minutes=20,
     chunks=chunks,
-    compute=compute,
     judge=judge,
-    draw=draw,
-    needs=needs(*DATA),
-    trains=True,
+    draw=facts.draw_settings,
 )

@@ -4,9 +4,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from eigenbatch_paper import pair_facts as facts
-from eigenbatch_paper.claim import Chunk, Claim, Row, Scale
+from eigenbatch_paper.claim import Chunk, Row, Scale
 from eigenbatch_paper.figures import BLUE, GREY, tidy
-from eigenbatch_paper.pairs import TUNED, UNSEEN, compute, needs, pair_chunks
+from eigenbatch_paper.pairs import TUNED, UNSEEN, pair_chunks, pair_claim
 from eigenbatch_paper.training_facts import grouped
 from eigenbatch_paper.verdict import Verdict, decided
 
@@ -72,20 +72,17 @@ def draw(rows: list[Row], figure: "Figure") -> None:
 
 DATA = (*TUNED, *UNSEEN)
 SETTING = "the runs of random batches and neighbours of planned-batches and gap-rule"
-CLAIM = Claim(
+CLAIM = pair_claim(
+    DATA,
     name="predicted-miss",
-    section="Beyond the paper",
     statement="The more a plan's predicted miss exceeds that of random batches, the more its "
     "batches gain.",
     printed="nothing",
     criterion=f"Over all data sets and batch sizes, the rank correlation between the mean excess "
     f"of the predicted miss and the mean gain of neighbours in final MRR is at least {LEAST}.",
-    size={"smoke": "1,280 made-up pairs, 2 epochs", "small": SETTING, "paper": SETTING},
-    minutes={"smoke": 1, "small": 45, "paper": 45},
+    setting=SETTING,
+    minutes=45,
     chunks=chunks,
-    compute=compute,
     judge=judge,
     draw=draw,
-    needs=needs(*DATA),
-    trains=True,
 )

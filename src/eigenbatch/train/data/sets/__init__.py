@@ -4,6 +4,14 @@ Every file of this folder is found: there is no list to keep. The files load no 
 read, so that a wrong setting is reported at once.
 """
 
-from eigenbatch.discovery import modules_of
+from importlib import import_module
+from pkgutil import iter_modules
 
-modules_of(__name__, __path__)
+
+def load_all() -> None:
+    """Import every file of this folder, which makes its settings known."""
+    for module in iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
+
+
+load_all()
